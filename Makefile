@@ -1,0 +1,45 @@
+# One door for everything. `make demo` and `make test` set up a fresh machine themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTEST := $(BIN)/python -m pytest -q
+
+.PHONY: demo test test-long test-triton check lint types walls map bench setup system clean
+
+demo: $(STAMP)
+	$(BIN)/homestretch demo
+
+test: $(STAMP) system
+	$(BIN)/python tools/check.py
+	$(PYTEST) -n 2 --dist worksteal -m "not timing and not long and not triton and not gpu"
+	$(PYTEST) -m "timing and not long"
+
+check: $(STAMP)
+	$(BIN)/python tools/check.py
+	$(PYTEST) -n 2 --dist worksteal -m "not timing and not long and not triton and not gpu"
+
+test-long: $(STAMP)
+	$(PYTEST) -m long
+
+test-triton: $(STAMP)
+	$(PYTEST) -n 2 -m triton
+
+map: $(STAMP)
+	$(BIN)/python tools/map.py
+
+bench: $(STAMP)
+	$(BIN)/python bench/run.py
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt tools/install.sh
+	PYTHON=$(PYTHON) VENV=$(VENV) bash tools/install.sh
+	touch $(STAMP)
+
+# Chromium for the page tests, bubblewrap for running code a model wrote: installed where we may, named where we may not.
+system:
+	bash tools/system.sh
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build

@@ -1,0 +1,5 @@
+"""`python -m homestretch`: the same door as the `homestretch` command."""
+
+from homestretch.cli import main
+
+main()

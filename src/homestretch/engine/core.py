@@ -1,0 +1,1 @@
+"""The loop: one thread that owns every stream, draft and mark."""

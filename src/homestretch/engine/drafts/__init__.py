@@ -1,0 +1,1 @@
+"""Drafters propose tokens; they can only cost time. One file here per kind."""

@@ -1,0 +1,1 @@
+"""Who runs next and how many rows: pure decisions, no torch, no clock, no I/O."""

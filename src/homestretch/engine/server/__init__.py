@@ -1,0 +1,1 @@
+"""The HTTP side: JSON in, events out. Text and JSON never go below it."""

@@ -1,0 +1,1 @@
+"""What a stream remembers: KV pages shared by reference count, recurrent slots, commit."""

@@ -1,0 +1,1 @@
+"""Pull a model (hub, PyPI wheel, folder), check its hashes, find it again."""

@@ -1,0 +1,1 @@
+"""The independent recount: reads raw files and counts again with code of its own."""

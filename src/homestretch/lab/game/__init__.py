@@ -1,0 +1,1 @@
+"""The Gauntlet: seasons, tasks, verifiers, the race."""

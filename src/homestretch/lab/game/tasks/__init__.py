@@ -1,0 +1,1 @@
+"""The Gauntlet's tasks, one file here each."""

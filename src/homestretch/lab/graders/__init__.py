@@ -1,0 +1,1 @@
+"""Verdicts on answers; pure functions of published rules."""

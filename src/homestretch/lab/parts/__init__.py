@@ -1,0 +1,1 @@
+"""The tests of the lab: one file here per part, found by its name."""

@@ -1,0 +1,1 @@
+"""What leaves the machine: the filter, the held-back list, the raw tree."""

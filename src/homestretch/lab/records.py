@@ -1,0 +1,1 @@
+"""Append-only raw files of a run folder."""

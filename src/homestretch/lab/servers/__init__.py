@@ -1,0 +1,1 @@
+"""Servers the lab can start, one file here per engine, found by its name."""

@@ -1,0 +1,1 @@
+"""Static pages from setups: templates, charts, tables."""

@@ -1,0 +1,1 @@
+"""Medians, spreads, intervals: the arithmetic behind every number."""
