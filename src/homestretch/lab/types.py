@@ -315,11 +315,23 @@ class UnusedRun(Record, frozen=True, kw_only=True):
     machine: str = ""
 
 
+class EarlierRun(Record, frozen=True, kw_only=True):
+    """A run that counted until another one of the same part replaced it; kept for the setup's history."""
+
+    part: str
+    run: str
+    replaced: str
+
+
 class Setup(Record, frozen=True, kw_only=True):
-    """`setup.toml` of a setup folder. runs: part (or group speed, quality) -> run folder that counts, relative to the file."""
+    """`setup.toml` of a setup folder. runs: part (or group speed, quality) -> run folder that counts, relative to the file.
+
+    machines: run folder name -> how the page calls its machine. earlier: runs that counted before, for the history.
+    """
 
     card: str
     runs: dict[str, str]
     machines: dict[str, str] = {}
     unused: list[UnusedRun] = []
+    earlier: list[EarlierRun] = []
     notes: dict[str, str] = {}
