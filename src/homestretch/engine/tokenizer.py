@@ -1,1 +1,102 @@
-"""Text to ids and back: a tokenizer built from a checkpoint, and streaming that never splits a character."""
+"""Text to ids and back: control tokens only where they are meant, and streams of text that never split a character."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from homestretch.engine.errors import CheckpointError
+
+
+def _byte_letters() -> dict[str, int]:
+    """The letters that byte-level BPE writes for bytes: printable Latin-1 stands for itself, the rest is moved past U+00FF."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    moved = [byte for byte in range(256) if byte not in set(plain)]
+    return {chr(byte): byte for byte in plain} | {chr(256 + place): byte for place, byte in enumerate(moved)}
+
+
+BYTE_OF = _byte_letters()
+
+
+class Tokenizer:
+    """A `tokenizers.Tokenizer` with byte-level decoding, and with two ways to read text that looks like a control token.
+
+    control: the texts and ids of control tokens. begin, end: ids that the files put around a plain prompt (usually none or BOS).
+    Safe to call from several threads.
+    """
+
+    def __init__(self, core: Any) -> None:
+        kind = type(core.decoder).__name__
+        if kind != "ByteLevel":
+            raise CheckpointError(f"the tokenizer decodes with {kind}; supported: ByteLevel (byte-level BPE)")
+        added = core.get_added_tokens_decoder()
+        self._core = core
+        self._plain = type(core).from_str(core.to_str())
+        self._plain.encode_special_tokens = True
+        self.control: Mapping[str, int] = {token.content: number for number, token in added.items() if token.special}
+        self._control_ids = frozenset(self.control.values())
+        self._literal = {number: token.content.encode() for number, token in added.items()}
+        self._bytes: dict[int, bytes] = {}
+        self.size: int = max((core.get_vocab_size(with_added_tokens=True), *(number + 1 for number in added)))
+        around = core.encode("a", add_special_tokens=True).ids
+        bare = core.encode("a", add_special_tokens=False).ids
+        at = next((place for place in range(len(around)) if around[place : place + len(bare)] == bare), 0)
+        self.begin: tuple[int, ...] = tuple(around[:at])
+        self.end: tuple[int, ...] = tuple(around[at + len(bare) :])
+
+    def encode(self, text: str, *, special: bool = False) -> tuple[int, ...]:
+        """Ids of `text`, nothing put around it. special: control tokens written in the text become their ids; else they stay text."""
+        core = self._core if special else self._plain
+        ids: list[int] = core.encode(text.encode("utf-8", "replace").decode(), add_special_tokens=False).ids
+        return tuple(ids)
+
+    def encode_batch(self, texts: list[str], *, special: bool = False) -> list[tuple[int, ...]]:
+        """`encode` of many texts at once."""
+        core = self._core if special else self._plain
+        clean = [text.encode("utf-8", "replace").decode() for text in texts]
+        return [tuple(item.ids) for item in core.encode_batch_fast(clean, add_special_tokens=False)]
+
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes that a token stands for; empty for an id without a text."""
+        known = self._bytes.get(token)
+        if known is None:
+            known = self._bytes[token] = self._find_bytes(token)
+        return known
+
+    def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
+        """The text of `ids`; bytes that are no UTF-8 become U+FFFD. special: write control tokens out; else they are left out."""
+        skip = frozenset() if special else self._control_ids
+        return b"".join(self.bytes_of(token) for token in ids if token not in skip).decode("utf-8", "replace")
+
+    def stream(self, *, special: bool = False) -> TextStream:
+        """A decoder for tokens that come one by one."""
+        return TextStream(self, frozenset() if special else self._control_ids)
+
+    def _find_bytes(self, token: int) -> bytes:
+        if token in self._literal:
+            return self._literal[token]
+        text = self._core.id_to_token(token) if 0 <= token < 2**32 else None
+        if text is None:
+            return b""
+        if all(letter in BYTE_OF for letter in text):
+            return bytes(BYTE_OF[letter] for letter in text)
+        return str(text).encode()
+
+
+class TextStream:
+    """Text of tokens as they come. The pieces, joined, are what `Tokenizer.decode` gives for all of them."""
+
+    def __init__(self, tokenizer: Tokenizer, skip: frozenset[int]) -> None:
+        self._tokenizer, self._skip = tokenizer, skip
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int) -> str:
+        """The text that is whole with this token: empty while a character's bytes are still to come."""
+        if token in self._skip:
+            return ""
+        return self._decoder.decode(self._tokenizer.bytes_of(token))
+
+    def finish(self) -> str:
+        """What is left at the end: U+FFFD for a character whose bytes never came, else empty."""
+        return self._decoder.decode(b"", final=True)

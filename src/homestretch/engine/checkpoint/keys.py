@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from math import isfinite
@@ -14,12 +14,12 @@ MISSING: Any = object()
 
 
 class Keys:
-    """Reads `config` once, key by key; `finish` refuses every key that nothing read and nothing declared harmless.
+    """Reads `config` once, key by key; `close` refuses every key that nothing read and nothing declared harmless.
 
     where: how errors name the file. A default makes a key optional; a key that is present with the value None counts as absent.
     """
 
-    def __init__(self, config: Mapping[str, Any], *, where: str) -> None:
+    def __init__(self, config: Mapping[str, Any], where: str) -> None:
         self._config, self._where = config, where
         self._seen: set[str] = set()
 
@@ -70,29 +70,52 @@ class Keys:
             raise self.refusal(key, value, "a text")
         return value  # type: ignore[no-any-return]
 
-    def expect(self, key: str, *allowed: Any, default: Any = MISSING) -> Any:
-        """A value that must be one of `allowed`: anything else would change the arithmetic in a way that nobody wrote here."""
+    def texts(self, key: str, default: Any = MISSING) -> tuple[str, ...]:
+        """A list of strings."""
         value = self._get(key, default)
+        if value is default:
+            return value  # type: ignore[no-any-return]
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+            raise self.refusal(key, value, "a list of texts")
+        return tuple(value)
+
+    def pair(self, key: str, default: Any = MISSING) -> tuple[float, float]:
+        """Two numbers, the second not below the first; infinity may be written as JSON has it or as {"__float__": "Infinity"}."""
+        value = self._get(key, default)
+        if value is default:
+            return value  # type: ignore[no-any-return]
+        try:
+            low, high = (float(item["__float__"] if isinstance(item, Mapping) else item) for item in value)
+        except (TypeError, ValueError, KeyError):
+            raise self.refusal(key, value, "a list of two numbers") from None
+        if not low <= high:
+            raise self.refusal(key, value, "two numbers in ascending order")
+        return low, high
+
+    def only(self, key: str, *allowed: Any) -> Any:
+        """A key that may be absent, else must be one of `allowed`: another value would change the arithmetic in a way not built."""
+        value = self._get(key, None)
         same = any(value == item and isinstance(value, bool) == isinstance(item, bool) for item in allowed)
-        if value is not default and not same:
+        if value is not None and not same:
             raise self.refusal(key, value, " or ".join(repr(item) for item in allowed))
         return value
 
     @contextmanager
     def inside(self, key: str) -> Iterator[Keys]:
-        """The keys of a nested object, finished when the block ends; an absent object has no keys."""
+        """The keys of a nested object, closed when the block ends; an absent object has no keys."""
         value = self._get(key, {})
         if not isinstance(value, Mapping):
             raise self.refusal(key, value, "an object")
-        nested = Keys(value, where=f"{self._where}: {key}")
+        nested = Keys(value, f"{self._where}: {key}")
         yield nested
-        nested.finish()
+        nested.close()
 
-    def ignore(self, *patterns: str) -> None:
-        """Keys (shell patterns) that change no arithmetic."""
-        self._seen.update(key for key in self._config if any(fnmatchcase(key, pattern) for pattern in patterns))
+    def ignore(self, patterns: Iterable[str]) -> None:
+        """Keys (names or shell patterns) that change no arithmetic, or that others have read."""
+        wanted = tuple(patterns)
+        self._seen.update(key for key in self._config if any(fnmatchcase(key, pattern) for pattern in wanted))
 
-    def finish(self) -> None:
+    def close(self) -> None:
         """Refuse the keys that are left, by name."""
         left = sorted(set(self._config) - self._seen)
         if left:

@@ -1,0 +1,54 @@
+"""Opens a checkpoint by its layout: a .gguf file, or a folder in the MLX or Hugging Face layout. Headers only."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+from homestretch.engine.checkpoint import Checkpoint
+from homestretch.engine.errors import CheckpointError
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint at `path`. CheckpointError in one line when there is none, or one that is damaged or unknown."""
+    layout = layout_of(path)
+    module = importlib.import_module(f"homestretch.engine.checkpoint.{layout}")
+    checkpoint: Checkpoint = module.open_at(_only_gguf(path) if layout == "gguf" else path)
+    return checkpoint
+
+
+def layout_of(path: Path) -> str:
+    """`gguf`, `mlx` or `hf`: the name of the file here that reads it."""
+    if path.is_file():
+        with path.open("rb") as file:
+            if file.read(4) == b"GGUF":
+                return "gguf"
+        raise CheckpointError(f"{path.name} is not a GGUF file; give a .gguf file or a folder with a config.json")
+    if not path.is_dir():
+        raise CheckpointError(f"{path} does not exist; give a .gguf file or a folder with a config.json")
+    if (path / "config.json").is_file():
+        return "mlx" if _is_mlx(path) else "hf"
+    if list(path.glob("*.gguf")):
+        return "gguf"
+    raise CheckpointError(f"{path} holds neither a config.json nor a .gguf file")
+
+
+def _is_mlx(path: Path) -> bool:
+    """MLX marks quantized folders in config.json, and every file in the metadata of its safetensors header."""
+    try:
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path.name}/config.json cannot be read: {error}") from None
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{path.name}/config.json holds no object")
+    return isinstance(config.get("quantization"), dict)
+
+
+def _only_gguf(path: Path) -> Path:
+    if path.is_file():
+        return path
+    found = sorted(path.glob("*.gguf"))
+    if len(found) > 1:
+        raise CheckpointError(f"{path} holds {len(found)} .gguf files ({found[0].name}, {found[1].name}, ...); name one of them")
+    return found[0]
