@@ -46,7 +46,7 @@ class Tokenizer:
         self.end: tuple[int, ...] = tuple(around[at + len(bare) :])
 
     def encode(self, text: str, *, special: bool = False) -> tuple[int, ...]:
-        """Ids of `text`, nothing put around it. special: control tokens written in the text become their ids; else they stay text."""
+        """Ids of `text`, nothing put around it. special: control tokens written in the text become their ids; else they are text."""
         core = self._core if special else self._plain
         ids: list[int] = core.encode(text.encode("utf-8", "replace").decode(), add_special_tokens=False).ids
         return tuple(ids)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from math import isfinite
@@ -14,7 +14,7 @@ MISSING: Any = object()
 
 
 class Keys:
-    """Reads `config` once, key by key; `close` refuses every key that nothing read and nothing declared harmless.
+    """Reads `config` once, key by key; `finish` refuses every key that nothing read and nothing declared harmless.
 
     where: how errors name the file. A default makes a key optional; a key that is present with the value None counts as absent.
     """
@@ -79,7 +79,7 @@ class Keys:
             raise self.refusal(key, value, "a list of texts")
         return tuple(value)
 
-    def pair(self, key: str, default: Any = MISSING) -> tuple[float, float]:
+    def interval(self, key: str, default: Any = MISSING) -> tuple[float, float]:
         """Two numbers, the second not below the first; infinity may be written as JSON has it or as {"__float__": "Infinity"}."""
         value = self._get(key, default)
         if value is default:
@@ -92,11 +92,11 @@ class Keys:
             raise self.refusal(key, value, "two numbers in ascending order")
         return low, high
 
-    def only(self, key: str, *allowed: Any) -> Any:
-        """A key that may be absent, else must be one of `allowed`: another value would change the arithmetic in a way not built."""
-        value = self._get(key, None)
+    def expect(self, key: str, *allowed: Any, default: Any = MISSING) -> Any:
+        """A value that must be one of `allowed`: anything else would change the arithmetic in a way that nobody wrote here."""
+        value = self._get(key, default)
         same = any(value == item and isinstance(value, bool) == isinstance(item, bool) for item in allowed)
-        if value is not None and not same:
+        if value is not default and not same:
             raise self.refusal(key, value, " or ".join(repr(item) for item in allowed))
         return value
 
@@ -108,14 +108,13 @@ class Keys:
             raise self.refusal(key, value, "an object")
         nested = Keys(value, f"{self._where}: {key}")
         yield nested
-        nested.close()
+        nested.finish()
 
-    def ignore(self, patterns: Iterable[str]) -> None:
+    def ignore(self, *patterns: str) -> None:
         """Keys (names or shell patterns) that change no arithmetic, or that others have read."""
-        wanted = tuple(patterns)
-        self._seen.update(key for key in self._config if any(fnmatchcase(key, pattern) for pattern in wanted))
+        self._seen.update(key for key in self._config if any(fnmatchcase(key, pattern) for pattern in patterns))
 
-    def close(self) -> None:
+    def finish(self) -> None:
         """Refuse the keys that are left, by name."""
         left = sorted(set(self._config) - self._seen)
         if left:

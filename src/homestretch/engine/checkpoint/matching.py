@@ -1,4 +1,4 @@
-"""Weights a family asks for against those the files hold: missing, left-over and misshapen ones are refused by name, all in one line."""
+"""The weights a family asks for against those the files hold: missing, left-over and misshapen ones are refused by name."""
 
 from __future__ import annotations
 
