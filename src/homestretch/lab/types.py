@@ -176,6 +176,8 @@ class RequestRecord(Record, frozen=True, kw_only=True):
     event is one of kind content, reasoning, text or tool with non-empty text. k1_source: how tokens of the first are known.
     settings: the body as sent, without messages and prompt. extras: the server's own fields (timings, speculative, token_sha).
     offset_s: t0 relative to the step's start (conc: the barrier). discarded: why this attempt does not count, or "".
+    of: how many requests the attempt consists of; an attempt with fewer lines was cut by a kill and does not count.
+    A finish event with tokens >= 1 is the textless end token: it ends the reply's time (t_last), but never starts it (t_first).
     detail: what the part needs to score it (row id, depth, level, round, run, slot).
     """
 
@@ -183,6 +185,7 @@ class RequestRecord(Record, frozen=True, kw_only=True):
     part: str
     step: str
     attempt: int = 1
+    of: int = 1
     at: str
     prompt_id: str = ""
     prompt_sha256: str
