@@ -36,7 +36,7 @@ class Tokenizer:
         self._plain.encode_special_tokens = True
         self.control: Mapping[str, int] = {token.content: number for number, token in added.items() if token.special}
         self._control_ids = frozenset(self.control.values())
-        self._literal = {number: token.content.encode() for number, token in added.items()}
+        self._literal: dict[int, bytes] = {number: token.content.encode() for number, token in added.items()}
         self._bytes: dict[int, bytes] = {}
         self.size: int = max((core.get_vocab_size(with_added_tokens=True), *(number + 1 for number in added)))
         around = core.encode("a", add_special_tokens=True).ids
@@ -46,7 +46,7 @@ class Tokenizer:
         self.end: tuple[int, ...] = tuple(around[at + len(bare) :])
 
     def encode(self, text: str, *, special: bool = False) -> tuple[int, ...]:
-        """Ids of `text`, nothing put around it. special: control tokens written in the text become their ids; else they are text."""
+        """Ids of `text` alone. special: control tokens written in the text become their ids; else they stay text."""
         core = self._core if special else self._plain
         ids: list[int] = core.encode(text.encode("utf-8", "replace").decode(), add_special_tokens=False).ids
         return tuple(ids)

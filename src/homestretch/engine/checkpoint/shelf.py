@@ -1,0 +1,56 @@
+"""The weights a family takes from a checkpoint: missing, misshapen and left-over tensors are refused by name, before any is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from homestretch.engine.errors import CheckpointError
+from homestretch.engine.program import WeightSpec
+
+
+class Shelf:
+    """Hands out names of weights and remembers every fault, so that `finish` can name them all in one line."""
+
+    def __init__(self, specs: Mapping[str, WeightSpec], *, where: str) -> None:
+        self._specs, self._where = specs, where
+        self._taken: dict[str, WeightSpec] = {}
+        self._faults: list[str] = []
+
+    def has(self, name: str) -> bool:
+        """True when the files hold a weight of this name."""
+        return name in self._specs
+
+    def take(self, name: str, *shape: int) -> str:
+        """The weight `name`, which must have this shape; returns the name, ready for an operation."""
+        spec = self._specs.get(name)
+        if spec is None:
+            self._faults.append(f"{name} {list(shape)} is missing")
+            return name
+        if spec.shape != shape:
+            self._faults.append(f"{name} is {list(spec.shape)}, the config asks for {list(shape)}")
+        self._taken[name] = spec
+        return name
+
+    def optional(self, name: str, *shape: int) -> tuple[str, ...]:
+        """The weight's name in a tuple, or an empty tuple when the files do not hold it."""
+        return (self.take(name, *shape),) if self.has(name) else ()
+
+    def share(self, name: str, of: str) -> str:
+        """A weight that uses the bytes of one taken before (tied embeddings); the files must not hold it themselves."""
+        spec = self._taken.get(of)
+        if self.has(name):
+            self._faults.append(f"{name} is there, but the config ties it to {of}")
+            self._taken[name] = self._specs[name]
+        elif spec is not None:
+            self._taken[name] = replace(spec, shared_with=of)
+        return name
+
+    def finish(self, *, spare: frozenset[str] = frozenset()) -> Mapping[str, WeightSpec]:
+        """Every weight taken. CheckpointError for faults and for tensors that nothing took; `spare` names may stay."""
+        left = sorted(set(self._specs) - set(self._taken) - spare)
+        faults = self._faults + [f"{name} {list(self._specs[name].shape)} belongs to no part of this model" for name in left]
+        if faults:
+            more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
+            raise CheckpointError(f"{self._where}: tensor {'; '.join(faults[:3])}{more}")
+        return self._taken
