@@ -1,4 +1,4 @@
-"""The weights a family takes from a checkpoint: missing, misshapen and left-over tensors are refused by name, before any is read."""
+"""The weights a family takes from a checkpoint: missing, misshapen and left-over ones are refused by name, before any is read."""
 
 from __future__ import annotations
 
@@ -37,18 +37,16 @@ class Shelf:
         return (self.take(name, *shape),) if self.has(name) else ()
 
     def share(self, name: str, of: str) -> str:
-        """A weight that uses the bytes of one taken before (tied embeddings); the files must not hold it themselves."""
+        """A weight that uses the bytes of one taken before (tied embeddings); if the files hold it too, `finish` must spare it."""
         spec = self._taken.get(of)
-        if self.has(name):
-            self._faults.append(f"{name} is there, but the config ties it to {of}")
-            self._taken[name] = self._specs[name]
-        elif spec is not None:
+        if spec is not None:
             self._taken[name] = replace(spec, shared_with=of)
         return name
 
     def finish(self, *, spare: frozenset[str] = frozenset()) -> Mapping[str, WeightSpec]:
         """Every weight taken. CheckpointError for faults and for tensors that nothing took; `spare` names may stay."""
-        left = sorted(set(self._specs) - set(self._taken) - spare)
+        own = {name for name, spec in self._taken.items() if spec.shared_with is None}
+        left = sorted(set(self._specs) - own - spare)
         faults = self._faults + [f"{name} {list(self._specs[name].shape)} belongs to no part of this model" for name in left]
         if faults:
             more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
