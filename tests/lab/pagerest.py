@@ -1,0 +1,241 @@
+"""Quality, memory and race runs of the setup page, made from the counts it prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pagefiles import FIRST, contract, guard_lines, number, record, seal, write_json, write_lines
+
+from homestretch.lab.types import Card
+
+INST_RUN, LCB_RUN, THINK_RUN = "neb-1010-inst-r0", "ned-1010-inst-r0", "nec-1010-think-r0"
+FIT_RUN, RACE_RUN = "nee-1010-fit-r0", "nef-1010-race-r0"
+QUALITY = {"mmlupro": INST_RUN, "gpqa": INST_RUN, "ifeval": INST_RUN, "ruler": INST_RUN, "lcb": LCB_RUN, "think": THINK_RUN}
+COUNTS = {  # part: asked, right, cut off, unparsed, limit
+    "mmlupro": (400, 175, 0, 2, 1024),
+    "gpqa": (198, 81, 0, 1, 1024),
+    "ifeval": (200, 134, 1, 0, 4096),
+    "lcb": (40, 12, 7, 0, 32768),
+    "think": (30, 17, 12, 0, 16384),
+}
+RULER = {
+    8192: {"multikey": 10, "common_words": 9, "multihop_qa": 7, "variables": 2},
+    32768: {"multikey": 10, "common_words": 6, "multihop_qa": 4, "variables": 2},
+}
+FIT = {
+    4096: (3892, 23.44),
+    8192: (7782, 23.46),
+    16384: (15564, 24.16),
+    32768: (31129, 25.11),
+    65536: (62259, 27.33),
+    131072: (124518, 31.66),
+}
+TASKS = [  # name, kind, level, targets, thinking ms
+    ("ferry", "River ferry", "puzzle", 1, "00000", 2200),
+    ("painter", "Painter", "code", 2, "00000", 500),
+    ("seating", "Bench seating", "puzzle", 3, "00001", 400),
+    ("snake", "Snake", "code", 4, "00000", 3100),
+]
+Z = 1.959964
+
+
+def margin(right: int, asked: int) -> tuple[float, float, float]:
+    p, z2 = right / asked, Z * Z
+    half = Z / (1 + z2 / asked) * (p * (1 - p) / asked + z2 / (4 * asked * asked)) ** 0.5
+    centre = (p + z2 / (2 * asked)) / (1 + z2 / asked)
+    return 100 * half, 100 * (centre - half), 100 * (centre + half)
+
+
+def score(prefix: str, asked: int, right: int, cut: int, unparsed: int, source: str) -> dict[str, Any]:
+    half, low, high = margin(right, asked)
+    return {
+        f"{prefix}.right_pct": number(100 * right / asked, "%", asked, source, low=low, high=high),
+        f"{prefix}.margin_pts": number(half, "pts", asked, source),
+        f"{prefix}.right": number(right, "answers", asked, source),
+        f"{prefix}.asked": number(asked, "answers", asked, source),
+        f"{prefix}.cut_off": number(cut, "answers", asked, source),
+        f"{prefix}.unparsed": number(unparsed, "answers", asked, source),
+        f"{prefix}.errors": number(0, "answers", asked, source),
+    }
+
+
+def answers(asked: int, right: int, cut: int, unparsed: int, prefix: str, tokens: int = 2) -> list[dict[str, Any]]:
+    verdicts = ["right"] * right + ["cut"] * cut + ["unparsed"] * unparsed
+    verdicts += ["wrong"] * (asked - len(verdicts))
+    return [
+        {
+            "row": f"{prefix}-{index}",
+            "verdict": verdict,
+            "answer": "A" if verdict == "right" else "B" if verdict == "wrong" else "",
+            "tokens": tokens,
+            "finish_reason": "length" if verdict == "cut" else "stop",
+            "seconds": 1.5,
+        }
+        for index, verdict in enumerate(verdicts)
+    ]
+
+
+def requests(part: str, rows: list[dict[str, Any]], limit: int, thinking: bool) -> list[dict[str, Any]]:
+    out = []
+    for row in rows:
+        item = record(part, f"{part}-{row['row']}", 0.1, 1.4, 120, detail={"row": row["row"]})
+        item["events"] = item["events"][:2] + item["events"][-2:]
+        item["usage"] = {**item["usage"], "completion_tokens": row["tokens"]}
+        item["finish_reason"] = row["finish_reason"]
+        item["settings"] = {**item["settings"], "max_tokens": limit, "chat_template_kwargs": {"enable_thinking": thinking}}
+        out.append(item)
+    return out
+
+
+def reply(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": f"{row['part']}-{row['row']}",
+        "text": f"The answer is {row['answer']}." if row["answer"] else "I would rather not say.",
+    }
+
+
+def quality_runs(runs: Path, card: Card) -> None:
+    for run in (INST_RUN, LCB_RUN, THINK_RUN):
+        folder = runs / run
+        numbers: dict[str, Any] = {}
+        parts: dict[str, Any] = {}
+        settings: dict[str, Any] = {"quality.at_once": 8}
+        for part, (asked, right, cut, unparsed, limit) in COUNTS.items():
+            if QUALITY[part] != run:
+                continue
+            tokens = 6873 if part == "think" else 2
+            rows = answers(asked, right, cut, unparsed, part, tokens)
+            write_lines(folder / f"answers-{part}.jsonl", rows)
+            write_lines(folder / f"requests-{part}.jsonl", requests(part, rows, limit, part == "think"))
+            write_lines(folder / f"replies-{part}.jsonl", [reply({**row, "part": part}) for row in rows])
+            numbers |= score(part, asked, right, cut, unparsed, f"answers-{part}.jsonl")
+            settings[f"{part}.max_tokens"] = limit
+            parts[part] = {"state": "done", "measured": "2026-11-10"}
+            if part == "think":
+                numbers["think.median_tokens"] = number(6873, "tokens", asked, "answers-think.jsonl")
+                numbers["think.median_s"] = number(194.5, "s", asked, "answers-think.jsonl")
+        if run == INST_RUN:
+            rows = []
+            for depth, tasks in RULER.items():
+                for task, right in tasks.items():
+                    rows += [
+                        {**row, "detail": {"depth": depth, "task": task}} for row in answers(10, right, 0, 0, f"{depth}-{task}")
+                    ]
+                    numbers[f"ruler.{depth}.{task}.right"] = number(right, "answers", 10, "answers-ruler.jsonl")
+                numbers |= score(f"ruler.{depth}", 40, sum(tasks.values()), 0, 0, "answers-ruler.jsonl")
+            write_lines(folder / "answers-ruler.jsonl", rows)
+            write_lines(folder / "requests-ruler.jsonl", requests("ruler", rows, 128, False))
+            write_lines(folder / "replies-ruler.jsonl", [reply({**row, "part": "ruler"}) for row in rows])
+            settings["ruler.max_tokens"] = 128
+            settings["ruler.depths"] = list(RULER)
+            parts["ruler"] = {"state": "done", "measured": "2026-11-10"}
+        command = ["homestretch", "measure", "card.toml", "--label", run, "--parts", ",".join(parts)]
+        write_json(
+            folder / "contract.json",
+            contract(run, card, FIRST, "2026-11-10T14:00:00Z", settings, command, thinking=run == THINK_RUN),
+        )
+        write_json(
+            folder / "result.json", {"schema": 1, "run": run, "scored_by": "homestretch 0.1.0", "parts": parts, "numbers": numbers}
+        )
+        guard_lines(folder, 60, 66, 0.8)
+        (folder / "log.txt").write_text("\n".join(f"{part} done" for part in parts) + "\n")
+        seal(folder)
+
+
+def fit_run(folder: Path, card: Card) -> None:
+    numbers: dict[str, Any] = {}
+    rows = []
+    for size, (tokens, peak) in FIT.items():
+        row = record("fit", f"fit-{size}", 1.0, 2.0, tokens, detail={"size": size})
+        row["finish_reason"] = "stop"
+        rows.append(row)
+        numbers[f"fit.{size}.prompt_tokens"] = number(tokens, "tokens", 1, "requests-fit.jsonl")
+        numbers[f"fit.{size}.filled_pct"] = number(100 * tokens / size, "%", 1, "requests-fit.jsonl")
+        numbers[f"fit.{size}.peak_gib"] = number(peak, "GiB", 1, "fit.jsonl")
+    numbers["fit.largest_tokens"] = number(131072, "tokens", 6, "requests-fit.jsonl")
+    write_lines(folder / "requests-fit.jsonl", rows)
+    write_json(
+        folder / "contract.json",
+        contract(
+            FIT_RUN,
+            card,
+            FIRST,
+            "2026-11-10T18:00:00Z",
+            {"fit.sizes": list(FIT)},
+            ["homestretch", "measure", "card.toml", "--parts", "fit"],
+        ),
+    )
+    part = {
+        "state": "done",
+        "measured": "2026-11-10",
+        "detail": {"sizes": [{"size": size, "outcome": "answered", "finish_reason": "stop"} for size in FIT]},
+    }
+    write_json(
+        folder / "result.json",
+        {"schema": 1, "run": FIT_RUN, "scored_by": "homestretch 0.1.0", "parts": {"fit": part}, "numbers": numbers},
+    )
+    (folder / "log.txt").write_text("fit 4096\n")
+    seal(folder)
+
+
+def race_run(folder: Path, card: Card) -> None:
+    ranges = []
+    loops_total, loops_ms, thinking = 0, 0, 0
+    for index, (name, title, kind, level, targets, ms) in enumerate(TASKS, 1):
+        misses = targets.count("0")
+        penalty = misses * (12000 if level <= 2 else 15000)
+        loops_total, loops_ms, thinking = loops_total + misses, loops_ms + penalty, thinking + ms
+        ranges.append(
+            {
+                "range": index,
+                "task": name,
+                "title": title,
+                "kind": kind,
+                "level": level,
+                "targets": [digit == "1" for digit in targets],
+                "hits": 5 - misses,
+                "thinking_ms": ms,
+                "buzzer": False,
+                "loops": misses,
+                "loops_ms": penalty,
+                "range_ms": ms + penalty + 7200,
+            }
+        )
+    finish = 52000 + sum(row["range_ms"] for row in ranges)
+    write_json(folder / "gauntlet" / "result.json", {"season": 21, "thinking_on": False, "ranges": ranges, "finish_ms": finish})
+    numbers = {
+        "gauntlet.finish_s": number(finish / 1000, "s", 1, "gauntlet/result.json"),
+        "gauntlet.hits": number(1, "targets", 20, "gauntlet/result.json"),
+        "gauntlet.loops": number(loops_total, "loops", 20, "gauntlet/result.json"),
+        "gauntlet.loops_s": number(loops_ms / 1000, "s", 20, "gauntlet/result.json"),
+        "gauntlet.thinking_s": number(thinking / 1000, "s", 4, "gauntlet/result.json"),
+        "gauntlet.buzzers": number(0, "buzzers", 4, "gauntlet/result.json"),
+    }
+    write_json(
+        folder / "contract.json",
+        contract(
+            RACE_RUN,
+            card,
+            FIRST,
+            "2026-11-10T20:00:00Z",
+            {"gauntlet.season": 21},
+            ["homestretch", "play", "card.toml", "--season", "21"],
+        ),
+    )
+    write_json(
+        folder / "result.json",
+        {
+            "schema": 1,
+            "run": RACE_RUN,
+            "scored_by": "homestretch 0.1.0",
+            "parts": {"gauntlet": {"state": "done", "measured": "2026-11-10"}},
+            "numbers": numbers,
+        },
+    )
+    (folder / "gauntlet" / "system.txt").write_text("You answer with the result alone.\n")
+    write_lines(folder / "gauntlet" / "log.jsonl", [{"event": "start"}, {"event": "finish"}])
+    write_lines(folder / "gauntlet" / "io.jsonl", [{"task": row["task"]} for row in ranges])
+    write_json(folder / "gauntlet" / "model.json", {"season": 21, "engine_build": "not recorded"})
+    (folder / "gauntlet" / "verify.txt").write_text("4 of 4 ranges judged again: equal\n")
+    seal(folder)
