@@ -47,7 +47,7 @@ BLOCKS = {
 }
 """Every spelling of a block kind, in pattern strings and in layers_block_type, and its letter."""
 
-TINY: dict[str, Any] = {
+TINY: Mapping[str, Any] = {
     "model_type": "nemotron_h",
     "vocab_size": 320,
     "hidden_size": 64,
@@ -337,7 +337,7 @@ def head_program(config: Config, shelf: Shelf) -> Program:
     return writer.finish(x, f"{last}.final_layernorm")
 
 
-def build(checkpoint: Checkpoint) -> Model:
+def model(checkpoint: Checkpoint) -> Model:
     """The Model of a checkpoint, with a head when the files hold one. CheckpointError names what is unknown, missing, misshapen."""
     where = checkpoint.path.name
     config = read_config(checkpoint.config, where=f"{where}/config.json")
