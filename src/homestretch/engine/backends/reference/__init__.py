@@ -1,1 +1,248 @@
 """The reference backend: every operation in plain torch, fp32, one decode row at a time. Slow, and the truth."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import ClassVar
+
+import psutil
+import torch
+
+from homestretch.engine import draws as drawing
+from homestretch.engine.backends import planning
+from homestretch.engine.backends.reference import dense, hybrid, machine
+from homestretch.engine.backends.reference.memory import Memory, Store
+from homestretch.engine.backends.reference.stream import Kept, Stream
+from homestretch.engine.checkpoint import Affine, Checkpoint
+from homestretch.engine.checkpoint.affine import dequantize
+from homestretch.engine.program import QUANTUM, Model, WeightSpec
+from homestretch.engine.state import Lengths, pieces
+from homestretch.engine.types import (
+    Draw,
+    FromTicket,
+    Limits,
+    Mark,
+    MemoryPlan,
+    Numerics,
+    PromptPiece,
+    RowOut,
+    StreamId,
+    Ticket,
+    Window,
+    WindowCosts,
+)
+
+__all__ = ["Backend", "dense", "hybrid"]
+
+ROWS = 16
+
+
+class Backend:
+    """Computes each call when it is made; `wait` only hands out results."""
+
+    name: ClassVar[str] = "reference"
+    numerics = Numerics(backend="reference", quantum=QUANTUM, attention_chunk=0, activations="float32", prompt="float32")
+
+    def __init__(self) -> None:
+        self._streams: dict[StreamId, Stream] = {}
+        self._marks: dict[int, Kept] = {}
+        self._marked: Counter[int] = Counter()
+        self._results: dict[Ticket, tuple[tuple[RowOut, ...], ...]] = {}
+        self._made = 0
+        self._costs = WindowCosts(rows=(0.0,) * ROWS, draft=0.0)
+
+    @classmethod
+    def refusal(cls, device: str = "") -> str | None:
+        """Why this backend cannot work here: a device that torch does not have."""
+        try:
+            torch.empty(1, device=device or "cpu")
+        except (RuntimeError, AssertionError) as error:
+            return f"torch has no device {device!r} here ({str(error).splitlines()[0]}); leave --device out for the CPU"
+        return None
+
+    def plan(self, model: Model, limits: Limits) -> MemoryPlan:
+        """Memory from headers alone: everything is held in fp32, and a recurrent state for each row of a window."""
+        return planning.plan(
+            model,
+            limits,
+            available=_available(limits),
+            weight_bytes=_weight_bytes,
+            kv_element=4,
+            state_copies=ROWS + 1,
+        )
+
+    def load(self, model: Model, checkpoint: Checkpoint, limits: Limits) -> None:
+        """Read and widen every weight; SetupError for an operation that this backend does not compute."""
+        for program in (model.main, model.head):
+            if program:
+                machine.refuse_unknown(program)
+        if limits.threads:
+            torch.set_num_threads(limits.threads)
+        device = torch.device(limits.device or "cpu")
+        plan = self.plan(model, limits)
+        weights = {name: _widen(checkpoint, name, device) for name, spec in model.weights.items() if spec.shared_with is None}
+        shared = {name: weights[spec.shared_with] for name, spec in model.weights.items() if spec.shared_with}
+        self._machine = machine.Machine(weights | shared, device)
+        self._model = model
+        slots = (*model.main.slots, *(model.head.slots if model.head else ()))
+        self._page_bytes = sum(slot.elements for slot in slots if slot.per == "token") * QUANTUM * 4
+        self._state_bytes = sum(slot.elements for slot in slots if slot.per == "stream") * 4
+        self._cache_pages = limits.prompt_cache_bytes // self._page_bytes if self._page_bytes else 0
+        self._store = Store(slots, plan.streams * -(-limits.window // QUANTUM) + self._cache_pages, device)
+        self._costs = self._measure()
+
+    def open(self, mark: Mark | None) -> StreamId:
+        """A new stream, empty or standing at `mark`."""
+        self._made += 1
+        stream = StreamId(self._made)
+        if mark is None:
+            self._streams[stream] = Stream(memory=Memory(self._store))
+        else:
+            kept = self._marks[mark.key]
+            memory = Memory(self._store, kept.states)
+            self._store.pages.hold(kept.pages)
+            memory.table.ids += kept.pages
+            self._streams[stream] = Stream(memory=memory, lengths=Lengths(kept.position), last_hidden=kept.last_hidden)
+        return stream
+
+    def reserve(self, stream: StreamId, upto: int) -> bool:
+        """Pages for positions below `upto`; False: no room now."""
+        return self._streams[stream].memory.cover(upto)
+
+    def read(self, piece: PromptPiece) -> Ticket:
+        """Prompt tiles, each padded to QUANTUM rows at its absolute boundary."""
+        stream, main = self._streams[piece.stream], self._model.main
+        stream.lengths.read(piece.start, len(piece.tokens))
+        end = piece.start + len(piece.tokens)
+        drawn: tuple[tuple[RowOut, ...], ...] = ()
+        for start, tokens in pieces(piece.tokens, piece.start):
+            last = len(tokens) - 1
+            asked = (last,) if piece.draw and start + last == end - 1 else ()
+            outputs = self._machine.tile(main, tokens, stream.memory, start, asked=asked)
+            if self._model.head:
+                hybrid.absorb_tile(self._machine, self._model, stream, start, tokens, outputs.hidden)
+            stream.last_hidden = outputs.hidden[last : last + 1].clone()
+            if piece.draw and asked:
+                drawn = ((drawing.draw(outputs.logits[0], piece.draw),),)
+                stream.drawn = [*drawn[0]]
+        return self._ticket(drawn)
+
+    def step(self, windows: Sequence[Window]) -> Ticket:
+        """Commit, then run every row of every window by itself."""
+        return self._ticket(tuple(self._window(window) for window in windows))
+
+    def draft(self, stream: StreamId, kept: int, draws: Sequence[Draw], limit: int) -> Ticket:
+        """MTP: absorb kept rows, then a chain; see `hybrid.draft`."""
+        if self._model.head is None:
+            raise ValueError(f"{self._model.name} has no MTP head")
+        rows = hybrid.draft(self._machine, self._model, self._streams[stream], kept, draws, limit)
+        return self._ticket((rows,))
+
+    def wait(self, ticket: Ticket) -> tuple[tuple[RowOut, ...], ...]:
+        """Results of a call, once."""
+        return self._results.pop(ticket)
+
+    def mark(self, stream: StreamId) -> Mark | None:
+        """Keep the stream's state; None when the prompt cache has no room for the pages that no other mark holds."""
+        source = self._streams[stream]
+        position = source.lengths.committed
+        if position == 0 or position % QUANTUM or not source.lengths.pure:
+            raise ValueError(
+                f"position {position} cannot be marked: marks stand at multiples of {QUANTUM}, made by prompt tiles alone"
+            )
+        pages = tuple(source.memory.table.ids[: position // QUANTUM])
+        new = sum(page not in self._marked for page in pages)
+        if len(self._marked) + new > self._cache_pages:
+            return None
+        self._made += 1
+        self._store.pages.hold(pages)
+        self._marked.update(pages)
+        self._marks[self._made] = Kept(
+            pages=pages, states=source.memory.states(), last_hidden=source.last_hidden, position=position
+        )
+        return Mark(position=position, key=self._made, bytes=new * self._page_bytes + self._state_bytes)
+
+    def drop(self, mark: Mark) -> None:
+        """Forget a mark; streams opened from it hold its pages themselves."""
+        kept = self._marks.pop(mark.key)
+        self._store.pages.release(kept.pages)
+        self._marked.subtract(kept.pages)
+        self._marked = +self._marked
+
+    def close(self, stream: StreamId) -> None:
+        """Forget a stream; results that nobody waited for stay until they are."""
+        self._streams.pop(stream).memory.table.clear()
+
+    def free_bytes(self) -> int:
+        """Bytes of the pages that no stream and no mark holds."""
+        return self._store.pages.free * self._page_bytes
+
+    def costs(self) -> WindowCosts:
+        """Rows run one after the other, so a window of n rows costs n times one row, measured at load."""
+        return self._costs
+
+    def _window(self, window: Window) -> tuple[RowOut, ...]:
+        stream, count = self._streams[window.stream], len(window.tokens)
+        if len(window.draws) != count:
+            raise ValueError(f"{count} rows need as many draws, not {len(window.draws)}")
+        tokens = [self._resolve(token) for token in window.tokens]
+        stream.commit(window.kept)
+        stream.lengths.window(window.start, count)
+        stream.tokens, stream.drawn = tokens, []
+        for row, token in enumerate(tokens):
+            outputs = self._machine.row(self._model.main, token, stream.memory, window.start + row, row)
+            stream.hiddens.append(outputs.hidden)
+            stream.drawn.append(drawing.draw(outputs.logits[0], window.draws[row]))
+        return tuple(stream.drawn)
+
+    def _resolve(self, token: int | FromTicket) -> int:
+        if isinstance(token, FromTicket):
+            return self._results[token.ticket][token.window][token.row].token
+        return token
+
+    def _ticket(self, result: tuple[tuple[RowOut, ...], ...]) -> Ticket:
+        self._made += 1
+        self._results[Ticket(self._made)] = result
+        return Ticket(self._made)
+
+    def _measure(self) -> WindowCosts:
+        """Seconds of one row and of one draft, after a warm-up row each."""
+        memory = Memory(self._store)
+        seconds = {"main": 0.0, "head": 0.0}
+        if not memory.cover(3):
+            return self._costs
+        for name, program in (("main", self._model.main), ("head", self._model.head)):
+            if program is None:
+                continue
+            hidden = torch.zeros((1, self._model.hidden), device=self._machine.device) if name == "head" else None
+            for position in range(3):
+                started = time.perf_counter()
+                self._machine.row(program, 0, memory, position, position, hidden=hidden).logits.cpu()
+                seconds[name] = time.perf_counter() - started
+        memory.table.clear()
+        return WindowCosts(rows=tuple(seconds["main"] * (n + 1) for n in range(ROWS)), draft=seconds["head"])
+
+
+def _weight_bytes(spec: WeightSpec) -> int:
+    count = 4
+    for size in spec.shape:
+        count *= size
+    return count
+
+
+def _widen(checkpoint: Checkpoint, name: str, device: torch.device) -> torch.Tensor:
+    weight = checkpoint.read(name)
+    wide = dequantize(weight) if isinstance(weight, Affine) else weight.to(torch.float32)
+    return wide.to(device)
+
+
+def _available(limits: Limits) -> int:
+    """Bytes that may be used: what the person said, else what the device has free."""
+    if limits.memory_bytes is not None:
+        return limits.memory_bytes
+    device = torch.device(limits.device or "cpu")
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return int(psutil.virtual_memory().available)
