@@ -12,7 +12,7 @@ import torch
 
 from homestretch.engine import draws as drawing
 from homestretch.engine.backends import planning
-from homestretch.engine.backends.reference import dense, hybrid, machine
+from homestretch.engine.backends.reference import dense, hybrid, machine, mtp
 from homestretch.engine.backends.reference.memory import Memory, Store
 from homestretch.engine.backends.reference.stream import Kept, Stream
 from homestretch.engine.checkpoint import Affine, Checkpoint
@@ -104,7 +104,9 @@ class Backend:
             memory = Memory(self._store, kept.states)
             self._store.pages.hold(kept.pages)
             memory.table.ids += kept.pages
-            self._streams[stream] = Stream(memory=memory, lengths=Lengths(kept.position), last_hidden=kept.last_hidden)
+            self._streams[stream] = Stream(
+                memory=memory, lengths=Lengths(kept.position), last_hidden=kept.last_hidden, head=kept.position
+            )
         return stream
 
     def reserve(self, stream: StreamId, upto: int) -> bool:
@@ -122,7 +124,7 @@ class Backend:
             asked = (last,) if piece.draw and start + last == end - 1 else ()
             outputs = self._machine.tile(main, tokens, stream.memory, start, asked=asked)
             if self._model.head:
-                hybrid.absorb_tile(self._machine, self._model, stream, start, tokens, outputs.hidden)
+                mtp.absorb_tile(self._machine, self._model.head, stream, start, tokens, outputs.hidden)
             stream.last_hidden = outputs.hidden[last : last + 1].clone()
             if piece.draw and asked:
                 drawn = ((drawing.draw(outputs.logits[0], piece.draw),),)
@@ -134,10 +136,10 @@ class Backend:
         return self._ticket(tuple(self._window(window) for window in windows))
 
     def draft(self, stream: StreamId, kept: int, draws: Sequence[Draw], limit: int) -> Ticket:
-        """MTP: absorb kept rows, then a chain; see `hybrid.draft`."""
+        """MTP: absorb kept rows, then a chain; see `mtp.draft`."""
         if self._model.head is None:
             raise ValueError(f"{self._model.name} has no MTP head")
-        rows = hybrid.draft(self._machine, self._model, self._streams[stream], kept, draws, limit)
+        rows = mtp.draft(self._machine, self._model.head, self._streams[stream], kept, draws, limit)
         return self._ticket((rows,))
 
     def wait(self, ticket: Ticket) -> tuple[tuple[RowOut, ...], ...]:

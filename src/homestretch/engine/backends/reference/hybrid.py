@@ -58,7 +58,7 @@ def ssm(op: Op, ins: Sequence[torch.Tensor], rows: Rows) -> Values:
     a = attrs_of(op, Ssm)
     a_log, skip, dt_bias = (rows.weights[name] for name in op.weights)
     count, share = ins[0].shape[0], a.heads // a.groups
-    x, b, c = ins[0].split((a.heads * a.head_dim, a.groups * a.state, a.groups * a.state), dim=-1)
+    x, b, c = torch.split(ins[0], [a.heads * a.head_dim, a.groups * a.state, a.groups * a.state], dim=-1)
     x = x.reshape(count, a.groups, share, a.head_dim)
     b, c = b.reshape(count, a.groups, a.state), c.reshape(count, a.groups, a.state)
     dt = functional.softplus(ins[1] + dt_bias).clamp(a.dt_min, a.dt_max)
@@ -77,7 +77,10 @@ def ssm(op: Op, ins: Sequence[torch.Tensor], rows: Rows) -> Values:
 def _step(
     x: torch.Tensor, b: torch.Tensor, c: torch.Tensor, dt: torch.Tensor, rate: torch.Tensor, state: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """S <- exp(dt A) S + dt x B^T; y = S C. Shapes: x (1, g, r, p), b and c (1, g, n), dt (1, g, r), rate (g, r), state (g, r, p, n)."""
+    """S <- exp(dt A) S + dt x B^T; y = S C.
+
+    x (1, g, r, p), b and c (1, g, n), dt (1, g, r), rate (g, r), state (g, r, p, n): g groups of r heads.
+    """
     decay = (dt[0] * rate).exp()[..., None, None]
     state = state * decay + (x[0] * dt[0][..., None])[..., None] * b[0][:, None, None, :]
     return (state * c[0][:, None, None, :]).sum(-1)[None], state
@@ -136,7 +139,7 @@ def experts(op: Op, ins: Sequence[torch.Tensor], rows: Rows) -> Values:
     x, ids, shares = ins
     first, second = (rows.weights[name] for name in op.weights)
     out = torch.zeros((x.shape[0], second.shape[1]), device=x.device)
-    for expert in ids.unique().tolist():
+    for expert in torch.unique(ids).tolist():
         at, place = (ids == expert).nonzero(as_tuple=True)
         for some in range(0, len(at), EXPERT_TILE):
             mine = at[some : some + EXPERT_TILE]

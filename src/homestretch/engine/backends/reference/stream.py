@@ -17,6 +17,7 @@ class Stream:
     """tokens and hiddens (1, width): the rows of the window in flight; drawn: what the last read or step drew, a row each.
 
     last_hidden (1, width): the hidden of the last committed position, None at the start of a stream.
+    head: rows of the MTP head below this one are absorbed, those below head_first not seen (see `mtp`).
     """
 
     memory: Memory
@@ -25,6 +26,8 @@ class Stream:
     hiddens: list[torch.Tensor] = field(default_factory=list)
     drawn: list[RowOut] = field(default_factory=list)
     last_hidden: torch.Tensor | None = None
+    head: int = 0
+    head_first: int = 1
 
     def commit(self, kept: int) -> None:
         """The first `kept` rows of the window stand; the others never were."""
