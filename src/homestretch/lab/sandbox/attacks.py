@@ -183,7 +183,7 @@ LEFT_BEHIND = """
 import time
 for _ in range(2):
     if os.fork():
-        print("gone"); sys.stdout.flush(); os._exit(0)
+        time.sleep(0.2); print("gone"); sys.stdout.flush(); os._exit(0)
     try: os.setsid()
     except OSError: pass
 libc.prctl(15, b"@MARKER@", 0, 0, 0)
