@@ -168,7 +168,7 @@ class Request:
     """One reply to make. Ids only: text and JSON stay in the server.
 
     seed None: a hash of the prompt ids. marks: prompt positions worth keeping (end of the system block, before the last user
-    message). emit is called on the engine thread with each Event and must not block.
+    message). emit is called on the engine thread with each Event and must not block. priority: lower numbers are served first.
     """
 
     id: str
@@ -184,6 +184,7 @@ class Request:
     draft: bool = True
     cache: bool = True
     marks: tuple[int, ...] = ()
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

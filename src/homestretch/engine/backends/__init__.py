@@ -55,7 +55,8 @@ class Backend(Protocol):
 
         Called after `wait` on the step and before the next one (which commits the same `kept`). draws[i] draws draft i, with
         the position that token will have. limit 0 only absorbs (the round's drafts come from elsewhere). `wait` gives one
-        window of the drafted rows. Chain state is dropped. Illegal without a head.
+        window of the drafted rows. Chain state is dropped. Illegal without a head. After a prompt `kept` is 0: the token that
+        its last piece drew is the pending one.
         """
 
     def wait(self, ticket: Ticket) -> tuple[tuple[RowOut, ...], ...]:

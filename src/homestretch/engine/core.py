@@ -1,1 +1,0 @@
-"""The loop: one thread that owns every stream, draft and mark."""

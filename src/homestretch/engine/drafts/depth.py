@@ -1,0 +1,85 @@
+"""How many drafts each stream gets in a round: measured costs of wider steps against what drafts of that depth brought so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MOST = 15
+"""Drafts in a window: 16 rows, one of them the pending token."""
+
+FADE = 0.97
+"""How much an observation counts after the next one; about thirty rounds of memory."""
+
+
+class Acceptance:
+    """Running rate at which the draft at each depth stands, given that all before it stood. Starts at, and drifts to, `prior`."""
+
+    def __init__(self, prior: float, weight: float = 2.0) -> None:
+        self._prior, self._weight = prior, weight
+        self._tried = [0.0] * MOST
+        self._stood = [0.0] * MOST
+
+    def observe(self, drafted: int, accepted: int) -> None:
+        """A round proposed `drafted` tokens, the first `accepted` of which stood."""
+        for depth in range(min(accepted + 1, drafted, MOST)):
+            self._tried[depth] = self._tried[depth] * FADE + 1.0
+            self._stood[depth] = self._stood[depth] * FADE + (1.0 if depth < accepted else 0.0)
+
+    def rest(self) -> None:
+        """A round without drafts of this kind: what is known fades, so that they are tried again some time."""
+        self._tried = [value * FADE for value in self._tried]
+        self._stood = [value * FADE for value in self._stood]
+
+    def rates(self, limit: int) -> tuple[float, ...]:
+        """Chance that draft 0, 1, ... stands together with all before it. A depth never tried borrows from the one before it."""
+        chance, rates, before = 1.0, [], self._prior
+        for depth in range(min(limit, MOST)):
+            before = (self._stood[depth] + self._weight * before) / (self._tried[depth] + self._weight)
+            chance *= before
+            rates.append(chance)
+        return tuple(rates)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What a stream could draft: chances by depth (see `Acceptance.rates`), and the seconds that making one draft takes."""
+
+    chances: tuple[float, ...]
+    draft_s: float = 0.0
+
+
+def step_s(costs: Sequence[float], rows: int) -> float:
+    """Seconds of a step of `rows` rows. Beyond the measured widths it grows by the average of the second half's increments.
+
+    Nothing measured: a row more costs a fiftieth of the first.
+    """
+    if not costs or costs[0] <= 0.0:
+        return 1.0 + 0.02 * (rows - 1)
+    if rows <= len(costs):
+        return costs[rows - 1]
+    half = len(costs) // 2
+    slope = max(0.0, (costs[-1] - costs[half]) / max(1, len(costs) - 1 - half))
+    return costs[-1] + slope * (rows - len(costs))
+
+
+def depths(costs: Sequence[float], offers: Sequence[Offer]) -> tuple[int, ...]:
+    """Drafts for each stream so that the expected tokens per second of the whole step are highest.
+
+    Rows are offered in order of their chance; the best prefix of that order wins. A step's seconds are those of its rows plus
+    those of making the drafts.
+    """
+    chosen = [0] * len(offers)
+    queue = sorted(
+        ((chance, stream, depth) for stream, offer in enumerate(offers) for depth, chance in enumerate(offer.chances)),
+        key=lambda item: (-item[0], item[2], item[1]),
+    )
+    rows, tokens, making = len(offers), float(len(offers)), 0.0
+    best_rate, best = tokens / step_s(costs, max(1, rows)), tuple(chosen)
+    for chance, stream, _ in queue:
+        rows, tokens, making = rows + 1, tokens + chance, making + offers[stream].draft_s
+        chosen[stream] += 1
+        rate = tokens / (step_s(costs, rows) + making)
+        if rate > best_rate:
+            best_rate, best = rate, tuple(chosen)
+    return best
