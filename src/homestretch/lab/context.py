@@ -50,8 +50,12 @@ class Step:
     target: Target | None = None
 
 
-class Settings(Protocol):
-    def __call__(self, name: str) -> Any: ...
+class DraftSource(Protocol):
+    """Where drafts are counted when the reply does not tell: the server's metrics or its log, read before and after a request."""
+
+    def mark(self) -> Any: ...
+
+    def since(self, mark: Any) -> dict[str, Any] | None: ...
 
 
 @dataclass(kw_only=True)
@@ -74,6 +78,8 @@ class Context:
     server: ManagedServer | None = None
     data: Path | None = None
     prompts: Mapping[str, str] = field(default_factory=dict)
+    stream_options: Mapping[str, Any] = field(default_factory=lambda: {"include_usage": True})
+    drafts: DraftSource | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def setting(self, name: str) -> Any:
