@@ -219,6 +219,7 @@ class WeightSpec:
 
     bits 0 = dense in `dtype`; else affine integers of that width in groups of `group` along the last axis.
     shared_with: the name of the weight whose bytes this one uses (tied embeddings).
+    values: a small vector that the family computed from the config (rotary factors) and that no file holds; float32.
     """
 
     shape: tuple[int, ...]
@@ -226,6 +227,7 @@ class WeightSpec:
     group: int = 0
     dtype: Literal["float32", "float16", "bfloat16"] = "bfloat16"
     shared_with: str | None = None
+    values: tuple[float, ...] | None = None
 
     @property
     def stored_bytes(self) -> int:

@@ -13,6 +13,10 @@ _ROWS_AT_ONCE = 1 << 22  # values unpacked in one go: bounds the int64 scratch t
 
 def unpack(words: torch.Tensor, bits: int) -> torch.Tensor:
     """(..., n*bits/32) uint32 -> (..., n) uint8: value i is bits [i*bits, (i+1)*bits) of the little-endian stream of its row."""
+    if 8 % bits == 0:  # whole values in a byte: no need for wide words
+        packed = words.contiguous().view(torch.uint8)
+        parts = [(packed >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
+        return torch.stack(parts, dim=-1).flatten(-2)
     rows = words.reshape(-1, words.shape[-1]).view(torch.int32)
     count = words.shape[-1] * 32 // bits
     starts = torch.arange(count) * bits

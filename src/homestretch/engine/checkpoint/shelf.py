@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import torch
+
+from homestretch.engine.checkpoint import Checkpoint, Weight
 from homestretch.engine.errors import CheckpointError
 from homestretch.engine.program import WeightSpec
 
@@ -43,12 +46,24 @@ class Shelf:
             self._taken[name] = replace(spec, shared_with=of)
         return name
 
+    def constant(self, name: str, values: Sequence[float]) -> str:
+        """A small vector that follows from the config and is in no file; backends get it from `read_weight`."""
+        self._taken[name] = WeightSpec(shape=(len(values),), dtype="float32", values=tuple(values))
+        return name
+
     def finish(self, *, spare: frozenset[str] = frozenset()) -> Mapping[str, WeightSpec]:
         """Every weight taken. CheckpointError for faults and for tensors that nothing took; `spare` names may stay."""
-        own = {name for name, spec in self._taken.items() if spec.shared_with is None}
+        own = {name for name, spec in self._taken.items() if spec.shared_with is None and spec.values is None}
         left = sorted(set(self._specs) - own - spare)
         faults = self._faults + [f"{name} {list(self._specs[name].shape)} belongs to no part of this model" for name in left]
         if faults:
             more = f"; and {len(faults) - 3} more" if len(faults) > 3 else ""
             raise CheckpointError(f"{self._where}: tensor {'; '.join(faults[:3])}{more}")
         return self._taken
+
+
+def read_weight(checkpoint: Checkpoint, name: str, spec: WeightSpec) -> Weight:
+    """One weight of a Model: from the files, or the constant that the family computed. Follow `shared_with` before calling."""
+    if spec.values is not None:
+        return torch.tensor(spec.values, dtype=torch.float32)
+    return checkpoint.read(name)

@@ -15,8 +15,9 @@ from homestretch.engine.backends import planning
 from homestretch.engine.backends.reference import dense, hybrid, machine, mtp
 from homestretch.engine.backends.reference.memory import Memory, Store
 from homestretch.engine.backends.reference.stream import Kept, Stream
-from homestretch.engine.checkpoint import Affine, Checkpoint
+from homestretch.engine.checkpoint import Affine, Checkpoint, Weight
 from homestretch.engine.checkpoint.affine import dequantize
+from homestretch.engine.checkpoint.shelf import read_weight
 from homestretch.engine.program import QUANTUM, Model, WeightSpec
 from homestretch.engine.state import Lengths, pieces
 from homestretch.engine.types import (
@@ -82,7 +83,11 @@ class Backend:
             torch.set_num_threads(limits.threads)
         device = torch.device(limits.device or "cpu")
         plan = self.plan(model, limits)
-        weights = {name: _widen(checkpoint, name, device) for name, spec in model.weights.items() if spec.shared_with is None}
+        weights = {
+            name: _widen(read_weight(checkpoint, name, spec), device)
+            for name, spec in model.weights.items()
+            if spec.shared_with is None
+        }
         shared = {name: weights[spec.shared_with] for name, spec in model.weights.items() if spec.shared_with}
         self._machine = machine.Machine(weights | shared, device)
         self._model = model
@@ -234,8 +239,7 @@ def _weight_bytes(spec: WeightSpec) -> int:
     return count
 
 
-def _widen(checkpoint: Checkpoint, name: str, device: torch.device) -> torch.Tensor:
-    weight = checkpoint.read(name)
+def _widen(weight: Weight, device: torch.device) -> torch.Tensor:
     wide = dequantize(weight) if isinstance(weight, Affine) else weight.to(torch.float32)
     return wide.to(device)
 

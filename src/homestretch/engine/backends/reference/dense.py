@@ -55,7 +55,7 @@ def add(op: Op, ins: Sequence[torch.Tensor], rows: Rows) -> Values:
 
 @lowers(Split)
 def split(op: Op, ins: Sequence[torch.Tensor], rows: Rows) -> Values:
-    return tuple(part.contiguous() for part in torch.split(ins[0], attrs_of(op, Split).sizes, dim=-1))
+    return tuple(part.contiguous() for part in torch.split(ins[0], list(attrs_of(op, Split).sizes), dim=-1))
 
 
 @lowers(SiluMul)
