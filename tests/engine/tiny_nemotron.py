@@ -114,7 +114,9 @@ def random_tensors(config: Mapping[str, Any], seed: int) -> Tensors:
 
     def experts(at: str) -> None:
         out[f"{at}.gate.weight"] = normal(config["n_routed_experts"], hidden)
-        out[f"{at}.gate.e_score_correction_bias"] = normal(config["n_routed_experts"], scale=0.2)
+        # mlx-lm closes a group by the score 0, which only hides it below positive scores.
+        bias = normal(config["n_routed_experts"], scale=0.2)
+        out[f"{at}.gate.e_score_correction_bias"] = bias.abs() if config["n_group"] > 1 else bias
         latent = config.get("moe_latent_size") or hidden
         for expert in range(config["n_routed_experts"]):
             mlp(f"{at}.experts.{expert}", config["moe_intermediate_size"], latent)

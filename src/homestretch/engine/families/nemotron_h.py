@@ -153,7 +153,9 @@ def read_config(config: Mapping[str, Any], *, where: str = "config.json") -> Con
     keys.expect("mamba_hidden_act", "silu", default=None)
     keys.expect("mamba_ssm_cache_dtype", "float32", default=None)
     keys.expect("sliding_window", None, default=None)
-    keys.expect("use_bias", False, default=None)
+    mamba_bias = keys.flag("mamba_proj_bias", default=False)
+    # Two spellings of one thing: transformers reads this key, mlx-lm the other.
+    keys.expect("use_bias", mamba_bias, default=None)
     eps = keys.real("layer_norm_epsilon", default=1e-5)
     keys.expect("norm_eps", eps, default=None)
     hidden, heads = keys.whole("hidden_size"), keys.whole("num_attention_heads")
@@ -176,7 +178,7 @@ def read_config(config: Mapping[str, Any], *, where: str = "config.json") -> Con
         tied=keys.flag("tie_word_embeddings", default=False),
         attention_bias=keys.flag("attention_bias", default=False),
         mlp_bias=keys.flag("mlp_bias", default=False),
-        mamba_bias=keys.flag("mamba_proj_bias", default=False),
+        mamba_bias=mamba_bias,
         attention=Attention(heads=heads, kv_heads=kv_heads, head_dim=head_dim, scale=head_dim**-0.5),
         mlp=keys.whole("intermediate_size") if needs_mlp else keys.whole("intermediate_size", default=0, low=0),
         ssm=Ssm(
