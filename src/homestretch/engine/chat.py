@@ -1,1 +1,0 @@
-"""Messages to a prompt; a stream of text to content, reasoning and tool calls."""
