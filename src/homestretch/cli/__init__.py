@@ -34,6 +34,7 @@ def build() -> typer.Typer:
         add_completion=False,
         rich_markup_mode=None,
     )
+    app.callback()(_group)
     present = {info.name for info in pkgutil.iter_modules(__path__)}
     for name in ORDER:
         if name not in present:
@@ -44,6 +45,10 @@ def build() -> typer.Typer:
         else:
             app.command(name=name)(getattr(module, name))
     return app
+
+
+def _group() -> None:
+    """Keeps every command under its name, even while there is only one."""
 
 
 def main() -> None:
