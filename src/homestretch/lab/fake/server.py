@@ -173,7 +173,8 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._json(200, _plain(body, script))
             if fault == "refuse":
                 self.close_connection = True
-                return self.connection.close()
+                self.connection.close()
+                return
             sending = self._stream(script, started, fault, behaviour)
         fake.truths.append(_truth(body, script, sending, received, started, len(prompt), cached))
 
