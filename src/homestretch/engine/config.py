@@ -1,23 +1,13 @@
-"""What a person may set, from the command line; the only file of the engine that reads the environment."""
+"""What a person may set, from the command line; the one place where the engine may read the environment."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
-
-import platformdirs
 
 DEFAULT_WINDOW = 16384
 """Tokens a stream may hold unless told otherwise, or the model's own window if that is smaller."""
 
 DEFAULT_PROMPT_CACHE_GIB = 1.0
-
-
-def cache_dir() -> Path:
-    """Where pulled models and built code lie: HOMESTRETCH_CACHE if set, else the system's place for caches."""
-    named = os.environ.get("HOMESTRETCH_CACHE")
-    return Path(named).expanduser() if named else Path(platformdirs.user_cache_dir("homestretch"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,3 +33,29 @@ class ServerOptions:
     strict: bool = False
     keys: frozenset[str] = frozenset()
     body_bytes: int = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """`homestretch serve` as it was typed. None and "" mean: not given. window 0 = the model's own; streams 0 = auto."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    name: str = ""
+    window: int | None = None
+    streams: int = 0
+    drafts: tuple[str, ...] = ("copies", "mtp")
+    backend: str = ""
+    threads: int = 0
+    device: str = ""
+    memory_bytes: int | None = None
+    prompt_cache_bytes: int | None = None
+    api_key_file: str = ""
+    strict: bool = False
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    thinking: bool | None = None

@@ -37,6 +37,12 @@ class Delta:
         return not (self.content or self.reasoning or self.calls)
 
 
+def text_stream(tokenizer: Tokenizer, *, tags: bool) -> TextStream:
+    """The text of a reply as it is read here: without control tokens, but with the tags of reasoning and calls if `tags`."""
+    shown = {tokenizer.control[mark] for mark in MARKS if tags and mark in tokenizer.control}
+    return TextStream(tokenizer, frozenset(tokenizer.control.values()) - shown)
+
+
 class Reply:
     """Turns tokens into deltas. thinking: None = the model does not reason in tags; else whether the reply begins inside them.
 
@@ -47,8 +53,7 @@ class Reply:
     def __init__(
         self, tokenizer: Tokenizer, *, stops: Sequence[str] = (), thinking: bool | None = None, tools: Sequence[Any] = ()
     ) -> None:
-        shown = {tokenizer.control[mark] for mark in MARKS if mark in tokenizer.control} if thinking is not None or tools else set()
-        self._stream = TextStream(tokenizer, frozenset(tokenizer.control.values()) - shown)
+        self._stream = text_stream(tokenizer, tags=thinking is not None or bool(tools))
         self._stops = StopText(stops)
         self._state = "content" if thinking is None else "reasoning" if thinking else "open"
         self._kinds = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}

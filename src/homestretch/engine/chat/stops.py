@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from homestretch.engine.tokenizer import TextStream, Tokenizer
+from homestretch.engine.tokenizer import TextStream
 
 
 class StopWatch:
     """Says, token by token, when a stop string is complete. Runs on the engine's thread."""
 
-    def __init__(self, tokenizer: Tokenizer, stops: Sequence[str]) -> None:
-        self._stream: TextStream = tokenizer.stream()
+    def __init__(self, stream: TextStream, stops: Sequence[str]) -> None:
+        self._stream = stream
         self._stops = tuple(stops)
         self._reach = max(len(stop) for stop in stops) - 1
         self._tail = ""

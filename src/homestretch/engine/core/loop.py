@@ -72,10 +72,15 @@ class Core:
         """End a request at the next round. Unknown or finished ids are ignored."""
         self._orders.put(("cancel", id))
 
-    def stop(self, timeout_s: float = 30.0) -> None:
-        """Cancel everything and end the thread."""
+    def request_stop(self) -> None:
+        """Cancel everything and end the thread at the next round; does not wait for it."""
         self._orders.put(("stop", None))
-        self._thread.join(timeout_s)
+
+    def stop(self, timeout_s: float = 30.0) -> None:
+        """Cancel everything and wait for the thread to end."""
+        self.request_stop()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
 
     def _run(self) -> None:
         try:
