@@ -42,9 +42,7 @@ ALSO = re.compile(
     r"\s*(?:,|/|&|\+|or|and|und|ou|et|o|y|或|和|或者)\s*(?:also\s+|option\s+)?[(\[*_$`\"']*([A-Za-z])(?![A-Za-z])", re.IGNORECASE
 )
 LABEL = re.compile(r"^[(\[*_`\"'$\s]*([A-Ja-j])(?:[*_`\"'$]*[)\]:]|[*_`$]*\.[*_`$]*(?=\s|$))[*_`\"'$)\]]*")
-LATEX = re.compile(
-    r"\\(?:boxed|fbox|textbf|textit|textsf|text|mathrm|mathbf|mathit|mathsf|bf|rm|displaystyle|quad|,|;|!)|\\[()\[\]]"
-)
+LATEX = re.compile(rf"{COMMANDS}|\\(?:quad|,|;|!)|\\[()\[\]]")
 NAMED = re.compile(r"^(?:option|choice|letter)\s+", re.IGNORECASE)
 
 

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,8 @@ from homestretch.lab.sandbox.outcome import MIB, Limits, Outcome
 if TYPE_CHECKING:
     from homestretch.lab.sandbox import Sandbox, Verdict
 
-QUICK = Limits(wall_s=1.5, memory_bytes=512 * MIB, output_bytes=MIB, processes=32)
+PATIENT = Limits(wall_s=15.0, memory_bytes=512 * MIB, output_bytes=MIB, processes=32)
+QUICK = replace(PATIENT, wall_s=1.5)  # for attacks that only a limit ends
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,25 +200,29 @@ def attack_all(sandbox: Sandbox) -> tuple[Verdict, ...]:
 
         def one(attack: str) -> Verdict:
             code, judge = ATTACKS[attack]
+            limits = QUICK if attack in ("forks", "memory", "endless loop") else PATIENT
             started = time.monotonic()
-            outcome = sandbox.run(bait.fill(SHARED + code), b"", QUICK)
-            problem = judge(outcome, bait, time.monotonic() - started) or bait.touched()
+            outcome = sandbox.run(bait.fill(SHARED + code), b"", limits)
+            problem = judge(outcome, bait, time.monotonic() - started - limits.wall_s) or bait.touched()
             return Verdict(attack=attack, held=not problem, evidence=problem or outcome.status)
 
-        return tuple(pool.map(one, ATTACKS))
+        # The fork bomb goes alone: without rights of our own, all programs share one count of processes.
+        verdicts = {verdict.attack: verdict for verdict in pool.map(one, [name for name in ATTACKS if name != "forks"])}
+        verdicts |= {name: one(name) for name in ATTACKS if name == "forks"}
+        return tuple(verdicts[name] for name in ATTACKS)
 
 
 def _said(outcome: Outcome) -> str:
     return outcome.stdout.decode(errors="replace")
 
 
-def _nothing_got(outcome: Outcome, bait: Bait, elapsed: float) -> str:
+def _nothing_got(outcome: Outcome, bait: Bait, late_s: float) -> str:
     if outcome.status != "ok":
         return f"the attack itself ended as {outcome.status}: {outcome.stderr[-200:]!r}"
     return next((line[:200] for line in _said(outcome).splitlines() if " GOT" in line), "")
 
 
-def _no_secret(outcome: Outcome, bait: Bait, elapsed: float) -> str:
+def _no_secret(outcome: Outcome, bait: Bait, late_s: float) -> str:
     if outcome.status != "ok":
         return f"the attack itself ended as {outcome.status}: {outcome.stderr[-200:]!r}"
     if bait.secret in _said(outcome):
@@ -226,33 +231,33 @@ def _no_secret(outcome: Outcome, bait: Bait, elapsed: float) -> str:
     return f"listed {leaked[0]}" if leaked else ""
 
 
-def _few_processes(outcome: Outcome, bait: Bait, elapsed: float) -> str:
+def _few_processes(outcome: Outcome, bait: Bait, late_s: float) -> str:
     made = int([*_said(outcome).split("FORKED "), "400"][1].split()[0])
     return f"made {made} processes" if made > QUICK.processes else ""
 
 
-def _never_kept(outcome: Outcome, bait: Bait, elapsed: float) -> str:
+def _never_kept(outcome: Outcome, bait: Bait, late_s: float) -> str:
     return "kept 3 GiB" if outcome.ok and _said(outcome).count("KEPT") > 1 else ""
 
 
 def _stopped(status: str) -> Callable[[Outcome, Bait, float], str]:
-    def judge(outcome: Outcome, bait: Bait, elapsed: float) -> str:
+    def judge(outcome: Outcome, bait: Bait, late_s: float) -> str:
         if outcome.status != status:
             return f"ended as {outcome.status}"
-        if elapsed > QUICK.wall_s + 8:
-            return f"took {elapsed:.1f} s"
+        if late_s > 8:
+            return f"was stopped {late_s:.1f} s too late"
         return "too much output kept" if len(outcome.stdout) > QUICK.output_bytes or len(outcome.stderr) > QUICK.error_bytes else ""
 
     return judge
 
 
-def _no_rights(outcome: Outcome, bait: Bait, elapsed: float) -> str:
+def _no_rights(outcome: Outcome, bait: Bait, late_s: float) -> str:
     if "UID 0 0" in _said(outcome):
         return "runs as root"
-    return _nothing_got(outcome, bait, elapsed)
+    return _nothing_got(outcome, bait, late_s)
 
 
-def _nothing_left(outcome: Outcome, bait: Bait, elapsed: float) -> str:
+def _nothing_left(outcome: Outcome, bait: Bait, late_s: float) -> str:
     if b"gone" not in outcome.stdout:
         return f"the attack itself ended as {outcome.status}: {outcome.stderr[-200:]!r}"
     deadline = time.monotonic() + 1.0  # a namespace is still being torn down when its starter has ended
@@ -260,7 +265,7 @@ def _nothing_left(outcome: Outcome, bait: Bait, elapsed: float) -> str:
         if time.monotonic() > deadline:
             return f"process {alive} lives on"
         time.sleep(0.02)
-    return f"took {elapsed:.1f} s" if elapsed > QUICK.wall_s + 8 else ""
+    return f"was stopped {late_s:.1f} s too late" if late_s > 8 else ""
 
 
 def _named(name: str) -> str:
@@ -272,7 +277,7 @@ def _named(name: str) -> str:
     return ""
 
 
-def _only_others(outcome: Outcome, bait: Bait, elapsed: float) -> str:
+def _only_others(outcome: Outcome, bait: Bait, late_s: float) -> str:
     return ""  # `touched` looks whether the process still lives
 
 

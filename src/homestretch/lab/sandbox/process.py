@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import selectors
@@ -16,6 +17,7 @@ from homestretch.lab.sandbox.outcome import Limits, Outcome, SandboxFailed, Stat
 
 SETUP_S = 30.0
 LOOK_EVERY_S = 0.1
+PIPE_BYTES = 1 << 20
 
 
 @dataclass(kw_only=True)
@@ -69,6 +71,7 @@ def follow(running: Running, stdin: bytes) -> tuple[Outcome, dict[str, object]]:
             os.set_blocking(stream.fileno(), False)
         os.set_blocking(running.report, False)
         feed, out, err = (stream.fileno() for stream in streams)
+        _widen(out)
         chooser.register(out, selectors.EVENT_READ, "out")
         chooser.register(err, selectors.EVENT_READ, "err")
         chooser.register(running.report, selectors.EVENT_READ, "report")
@@ -155,7 +158,7 @@ def _write(descriptor: int, waiting: memoryview) -> memoryview:
 def _read(running: Running, descriptor: int, name: str) -> bool:
     """Takes what is there; False when there is nothing more to come (or nothing now)."""
     try:
-        data = os.read(descriptor, 65536)
+        data = os.read(descriptor, PIPE_BYTES)
     except (BlockingIOError, OSError):
         return False
     if name == "out":
@@ -165,6 +168,12 @@ def _read(running: Running, descriptor: int, name: str) -> bool:
     elif len(running.stderr) < running.limits.error_bytes:
         running.stderr += data
     return bool(data)
+
+
+def _widen(descriptor: int) -> None:
+    """A wider pipe where the system allows it, so that a program with much to say waits less for its reader."""
+    with contextlib.suppress(OSError, AttributeError):
+        fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
