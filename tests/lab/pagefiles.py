@@ -101,7 +101,7 @@ def contract(
         machine_name=machine,
         settings={
             **base,
-            "seed": Sourced(value=42, source="default"),
+            "request.seed": Sourced(value=42, source="default"),
             "thinking": Sourced(value=thinking, source="the test's own setting"),
             "server.slots": card.slots,
             "server.window": card.window,
@@ -133,7 +133,7 @@ def seal(folder: Path) -> None:
     write_json(folder / "manifest.json", {"schema": 1, "files": files})
 
 
-def guard_lines(folder: Path, samples: int, quiet: int, busiest: float) -> None:
+def guard_lines(folder: Path, samples: int, quiet: int, busiest: float, step: str = "") -> None:
     load = {"name": "run.py", "pid": 4242, "cpu_pct": 0.6}
     write_lines(
         folder / "guard.jsonl",

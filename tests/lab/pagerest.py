@@ -100,7 +100,7 @@ def quality_runs(runs: Path, card: Card) -> None:
         folder = runs / run
         numbers: dict[str, Any] = {}
         parts: dict[str, Any] = {}
-        settings: dict[str, Any] = {"quality.at_once": 8}
+        settings: dict[str, Any] = {"measure.at_once": 8}
         for part, (asked, right, cut, unparsed, limit) in COUNTS.items():
             if QUALITY[part] != run:
                 continue

@@ -51,7 +51,7 @@ def speed_requests() -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
     texts: dict[str, str] = {}
     drafts = iter(DRAFTS)
     window_s = (WINDOW1 - 1) / 139.5
-    warm = record("decode", "decode-warmup-1", 0.3, 3.6, 96, prompt_id="code", detail={"warmup": True})
+    warm = record("decode", "warmup-1", 0.3, 3.6, 96, prompt_id="code", detail={"run": 0})
     parts["decode"].append(warm)
     for prompt, (rate, spread) in DECODE.items():
         for run, sign in ((1, -1), (2, 1)):
@@ -60,7 +60,7 @@ def speed_requests() -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
                 "decode", f"decode-{prompt}-{run}", 0.21, total, 96, prompt_id=prompt, boundary=window_s, detail={"run": run}
             )
             drafted, accepted = next(drafts)
-            row["extras"] = {"speculative": {"rounds": 216, "drafted": drafted, "accepted": accepted}}
+            row["extras"] = {"drafts": {"source": "the reply", "drafted": drafted, "accepted": accepted}}
             parts["decode"].append(row)
             words = round(97.0 * total)
             texts[row["id"]] = reply_text(words, round(655.3 * total))
@@ -92,6 +92,7 @@ def speed_requests() -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
                         96,
                         prompt_id="prose",
                         slot=slot,
+                        of=level,
                         detail={"level": level, "round": round_, "slot": slot},
                     )
                 )
@@ -131,7 +132,7 @@ def speed_numbers(parts: dict[str, list[dict[str, Any]]], texts: dict[str, str])
     src = "requests-decode.jsonl"
     medians, words, characters, windows, spreads = [], [], [], [], []
     for prompt in DECODE:
-        rows = [row for row in parts["decode"] if row["prompt_id"] == prompt and "warmup" not in row["detail"]]
+        rows = [row for row in parts["decode"] if row["prompt_id"] == prompt and row["detail"]["run"]]
         rates = [decode_rate(row) for row in rows]
         lines = ",".join(str(parts["decode"].index(row) + 1) for row in rows)
         medians.append(statistics.median(rates))
@@ -157,8 +158,8 @@ def speed_numbers(parts: dict[str, list[dict[str, Any]]], texts: dict[str, str])
     out["decode.characters_per_s"] = number(statistics.fmean(characters), "chars/s", 4, "replies-decode.jsonl")
     out["decode.words_500_s"] = number(500 / statistics.fmean(words), "s", 4, "replies-decode.jsonl")
     out["decode.window1.tokens_per_s"] = number(statistics.fmean(windows), "tok/s", 4, src)
-    drafted = sum(row.get("extras", {}).get("speculative", {}).get("drafted", 0) for row in parts["decode"])
-    accepted = sum(row.get("extras", {}).get("speculative", {}).get("accepted", 0) for row in parts["decode"])
+    drafted = sum(row.get("extras", {}).get("drafts", {}).get("drafted", 0) for row in parts["decode"])
+    accepted = sum(row.get("extras", {}).get("drafts", {}).get("accepted", 0) for row in parts["decode"])
     out["drafts.acceptance_pct"] = number(100 * accepted / drafted, "%", 4, src)
     out["drafts.mean_accepted_length"] = number(2048 / (2048 - accepted), "tokens", 4, src)
     for depth in PREFILL:
@@ -258,7 +259,7 @@ def refused_run(folder: Path, card: Card) -> None:
     rows = []
     for run, rate, drafted, accepted in ((1, 132.4, 490, 281), (2, 399.2, 492, 475)):
         row = record("decode", f"decode-code-{run}", 0.21, (TOKENS - 1) / rate, 96, prompt_id="code", detail={"run": run})
-        row["extras"] = {"speculative": {"rounds": 216, "drafted": drafted, "accepted": accepted}}
+        row["extras"] = {"drafts": {"source": "the reply", "drafted": drafted, "accepted": accepted}}
         rows.append(row)
     rates = [decode_rate(row) for row in rows]
     write_lines(folder / "requests-decode.jsonl", rows)

@@ -81,7 +81,9 @@ def inside(root: Path, relative: str) -> Path:
     for piece in Path(relative).parts:
         step = step / piece
         if step.is_symlink():
-            raise WrongUse(f"the path {relative!r} in {root.name} is refused: {piece!r} is a symbolic link; put the files themselves there")
+            raise WrongUse(
+                f"the path {relative!r} in {root.name} is refused: {piece!r} is a symbolic link; put the files themselves there"
+            )
     return path
 
 
@@ -139,7 +141,9 @@ def read_setup(folder: Path) -> LoadedSetup:
     setup = read_toml(inside(folder, "setup.toml"), Setup)
     card = read_toml(inside(folder, setup.card), Card)
     if not SAFE_SLUG.fullmatch(card.slug) or ".." in card.slug:
-        raise WrongUse(f"the slug {card.slug!r} of {folder.name} is refused: use lower-case letters, digits, '-' and '.', at most 120")
+        raise WrongUse(
+            f"the slug {card.slug!r} of {folder.name} is refused: use lower-case letters, digits, '-' and '.', at most 120"
+        )
     problems: list[str] = []
     cache: dict[str, Run] = {}
 

@@ -308,6 +308,27 @@ class Manifest(Record, frozen=True, kw_only=True):
     files: dict[str, ManifestEntry]
 
 
+class FileEntry(Record, frozen=True, kw_only=True):
+    """A file of a run as published; `published.json` keeps one for each. state "changed": placeholders were put in."""
+
+    name: str
+    bytes: int
+    sha256: str
+    state: Literal["published", "changed", "held"]
+    published_bytes: int = 0
+    published_sha256: str = ""
+    reason: str = ""
+    replaced: dict[str, int] = {}
+
+
+class Published(Record, frozen=True, kw_only=True):
+    """`published.json` of a published run: each original file, what became of it, and why."""
+
+    schema: Literal[1] = 1
+    run: str
+    files: list[FileEntry]
+
+
 # --- the setup: runs joined into one page --------------------------------------------------------------------------------
 
 

@@ -1,0 +1,7 @@
+"""Signatures."""
+
+from pathlib import Path
+
+
+def signature_state(folders: list[Path]) -> None:
+    return None
