@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from homestretch.lab.errors import LabError, ServerFailed, Undecided
 from homestretch.lab.exchange import Ask, Body, Outcome, fire
+from homestretch.lab.prompts import Builder, Exact
 from homestretch.lab.types import Contract, StepSummary
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Context:
     prompts: Mapping[str, str] = field(default_factory=dict)
     stream_options: Mapping[str, Any] = field(default_factory=lambda: {"include_usage": True})
     drafts: DraftSource | None = None
+    builder: Builder = field(default_factory=lambda: Builder(lambda user: None, "none"))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def setting(self, name: str) -> Any:
@@ -118,6 +120,10 @@ class Context:
         body.update(extra)
         return body
 
+    def exact(self, task: str, depth: int) -> Exact:
+        """The task behind a filler log, so that the whole prompt has exactly `depth` tokens; Undecided when nothing can count."""
+        return self.builder.exact(task, depth)
+
     def nonce(self) -> str:
         """A word group whose first token is new for each request; put it first in the first message."""
         return self.tokens.nonce()
@@ -151,6 +157,16 @@ class Context:
                 time.sleep(wait_s)
         message = f"part {self.part}: step {step.id} could not be measured in {self.retry.attempts} attempts; last: {reason}"
         raise ServerFailed(message) if reason.startswith("error") else Undecided(message)
+
+    def attempt_once(self, step: Step) -> Outcome:
+        """One request, recorded whatever comes back and never repeated: for probes, where a refusal is an answer."""
+        done = self.folder.outcomes(self.part, step.id)
+        if done:
+            return done[0]
+        outcomes = fire(self, step, self.folder.attempts(self.part, step.id) + 1)
+        with self._lock:
+            self.folder.append(self.part, outcomes)
+        return outcomes[0]
 
     def steps(self, steps: Sequence[Step], at_once: int | None = None) -> list[list[Outcome]]:
         """Many steps, several at a time (quality questions); each is recorded as it ends; the first that fails stops the rest."""

@@ -86,10 +86,13 @@ def foreign(before: dict[int, Seen], after: dict[int, Seen], ours: set[int], sec
 
     A process that came and went between the looks is charged to its parent, by the CPU time that the parent has since reaped.
     """
-    gone: dict[int, float] = {}
+    gone: dict[int, float] = {}  # what the nearest surviving ancestor reaps of processes that were charged while they lived
     for pid, process in before.items():
         if pid not in after:
-            gone[process.parent] = gone.get(process.parent, 0.0) + process.own_s + process.reaped_s
+            ancestor = process.parent
+            while ancestor not in after and ancestor in before:
+                ancestor = before[ancestor].parent
+            gone[ancestor] = gone.get(ancestor, 0.0) + process.own_s + process.reaped_s
     loads = []
     for pid, process in after.items():
         if pid in ours:

@@ -57,9 +57,12 @@ class Options:
     extra: dict[str, Any] = field(default_factory=dict)
     profile: str = ""
     given: frozenset[str] = frozenset()
+    sources: dict[str, str] = field(default_factory=dict)
 
     def source(self, name: str) -> str:
         """Where the value of a field came from, in the words of the contract."""
+        if name in self.sources:
+            return self.sources[name]
         if name in self.given:
             return f"--{name.replace('_', '-')}"
         return f"profile {self.profile}" if self.profile else "default"

@@ -9,6 +9,10 @@ from collections.abc import Sequence
 Z = 1.959964  # two-sided 95 %
 
 
+def mean(values: Sequence[float]) -> float:
+    return statistics.fmean(values)
+
+
 def median(values: Sequence[float]) -> float:
     return float(statistics.median(values))
 

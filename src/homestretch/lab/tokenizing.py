@@ -22,12 +22,12 @@ class TokenCounter:
     kinds of source: "/tokenize", "tokenizer.json", "usage" (texts measured through requests by `calibrate`), "none".
     """
 
-    def __init__(self, source: str, count: Callable[[str], int | None], *, seed: int | None = None) -> None:
+    def __init__(self, source: str, count: Callable[[str], int | None]) -> None:
         self.source = source
         self._count = count
-        self._random = random.Random(seed)
         self._lock = threading.Lock()
-        self._used: set[str] = set()
+        self._random = random.Random()
+        self._next = 0
         self._nonce_words: list[str] | None = None
 
     def count(self, text: str) -> int | None:
@@ -38,16 +38,19 @@ class TokenCounter:
     def counts(self) -> bool:
         return self.source in ("/tokenize", "tokenizer.json")
 
+    def begin(self, run: str, requests: int) -> None:
+        """Nonces of a run: shuffled by its name, going on after those that `requests` requests have used before a resume."""
+        with self._lock:
+            self._random = random.Random(run)
+            self._nonce_words = None
+            self._next = requests
+
     def nonce(self) -> str:
-        """Five words that start unlike any nonce before them while first words last; one token a word where that can be checked."""
+        """Five words whose first is new for each request of a run while words last; one token a word where that can be checked."""
         with self._lock:
             words = self._words()
-            unused = [word for word in words if word not in self._used]
-            if not unused:
-                self._used.clear()
-                unused = words
-            first = self._random.choice(unused)
-            self._used.add(first)
+            first = words[self._next % len(words)]
+            self._next += 1
             return " ".join([first, *self._random.choices(words, k=4)])
 
     def _words(self) -> list[str]:
@@ -58,6 +61,8 @@ class TokenCounter:
                 # A few checks in bulk, not one for each word: halves that hold an odd word are split until they do not.
                 kept = self._single(WORDS, "") and self._single(WORDS, " ")
                 self._nonce_words = list(WORDS) if kept else self._pick()
+            self._nonce_words = list(self._nonce_words)
+            self._random.shuffle(self._nonce_words)
         return self._nonce_words
 
     def _single(self, words: list[str], lead: str) -> bool:

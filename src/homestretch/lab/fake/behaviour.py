@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
+from homestretch.lab.errors import WrongUse
 from homestretch.lab.types import Record
 
 
@@ -79,3 +81,21 @@ PRESETS: dict[str, Behaviour] = {
 def variant(base: Behaviour, **changes: object) -> Behaviour:
     """A behaviour with some fields changed; an unknown field or value is refused by msgspec's message."""
     return msgspec.convert({**msgspec.to_builtins(base), **changes}, Behaviour)
+
+
+def changed(preset: str, changes: Sequence[str]) -> Behaviour:
+    """A preset with `FIELD=JSON` changes; WrongUse names what is not known."""
+    if preset not in PRESETS:
+        raise WrongUse(f"no behaviour is called {preset!r}; there are: {', '.join(PRESETS)}")
+    fields: dict[str, object] = {}
+    for text in changes:
+        name, sign, value = text.partition("=")
+        try:
+            fields[name] = msgspec.json.decode(value.encode()) if sign else None
+        except msgspec.DecodeError:
+            fields[name] = value
+    try:
+        return variant(PRESETS[preset], **fields)
+    except msgspec.ValidationError as error:
+        names = ", ".join(Behaviour.__struct_fields__)
+        raise WrongUse(f"--set: {error}; fields are: {names}") from None

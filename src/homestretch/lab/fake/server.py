@@ -77,6 +77,8 @@ class FakeServer:
         self.answers = answers
         self.sender = Sender()
         self.truths: deque[dict[str, Any]] = deque(maxlen=KEPT_TRUTHS)
+        self.open = 0
+        self.changed = threading.Condition()
         self._http = _Http(("127.0.0.1", port), self)
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
         self._thread.start()
@@ -127,6 +129,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/health":
             self._json(200, {"status": "ok"})
         elif path == "/fake/truth":
+            with fake.changed:  # a client sees the end of its stream before the truth about it is written down
+                fake.changed.wait_for(lambda: fake.open == 0, timeout=5)
             self._json(200, list(fake.truths))
         else:
             self._refuse(404, f"no route {path}", "not_found")
@@ -175,8 +179,13 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
                 self.connection.close()
                 return
+            with fake.changed:
+                fake.open += 1
             sending = self._stream(script, started, fault, behaviour)
-        fake.truths.append(_truth(body, script, sending, received, started, len(prompt), cached))
+        with fake.changed:
+            fake.truths.append(_truth(body, script, sending, received, started, len(prompt), cached))
+            fake.open -= 1
+            fake.changed.notify_all()
 
     def _stream(self, script: Script, started: float, fault: str, behaviour: Behaviour) -> Sending:
         plan, count, cut = [], 0, False
@@ -197,7 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
         sending = Sending(socket=self.connection, plan=plan)
         self.server.fake.sender.send(sending)
         if fault == "stall":
-            time.sleep(behaviour.stall_s)
+            threading.Event().wait(behaviour.stall_s)
         self.close_connection = True
         return sending
 
