@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -64,10 +65,10 @@ class State:
 Script = Callable[[Sequence[int], bytes], np.ndarray]
 
 
-def scramble(texts: Sequence[int], digest: bytes) -> np.ndarray:
+def scramble(texts: Sequence[int], digest: bytes, vocab: int = VOCAB) -> np.ndarray:
     """Logits that depend on every token and on how it was read, yet with some structure: a few likely tokens."""
     rng = np.random.default_rng(int.from_bytes(digest[:8], "little"))
-    return (rng.standard_normal(VOCAB) * 2.0).astype(np.float32)
+    return (rng.standard_normal(vocab) * 2.0).astype(np.float32)
 
 
 def repeats(period: int) -> Script:
@@ -89,9 +90,15 @@ class Scripted:
     numerics = Numerics(backend="scripted", quantum=QUANTUM, attention_chunk=QUANTUM, activations="none", prompt="none")
 
     def __init__(
-        self, *, script: Script = scramble, head: float | None = None, pages: int = 10_000, costs: WindowCosts | None = None
+        self,
+        *,
+        script: Script = scramble,
+        head: float | None = None,
+        pages: int = 10_000,
+        costs: WindowCosts | None = None,
+        vocab: int = VOCAB,
     ) -> None:
-        self.script, self.head, self.pages = script, head, pages
+        self.script, self.head, self.pages, self.vocab = script, head, pages, vocab
         self._costs = costs or WindowCosts(rows=(1.0,) * 16, draft=0.0)
         self.streams: dict[StreamId, State] = {}
         self.marks: dict[int, State] = {}
@@ -155,7 +162,7 @@ class Scripted:
         time.sleep(self.token_s * len(piece.tokens))
         for start in range(0, len(piece.tokens), QUANTUM):
             tile = piece.tokens[start : start + QUANTUM]
-            state.digest = hashlib.sha256(b"tile" + state.digest + bytes(tile)).digest()
+            state.digest = hashlib.sha256(b"tile" + state.digest + array("I", tile).tobytes()).digest()
         state.texts.extend(piece.tokens)
         state.length += len(piece.tokens)
         self.pieces.append((piece.stream, piece.start, state.length))
@@ -202,7 +209,7 @@ class Scripted:
             for i, (token, draw) in enumerate(zip(window.tokens, window.draws, strict=True)):
                 demand(isinstance(token, int), "tokens are known here")
                 demand(draw.position == window.start + i + 1, "a row draws the next position")
-                digest = hashlib.sha256(b"row" + digest + bytes([int(token)])).digest()
+                digest = hashlib.sha256(b"row" + digest + int(token).to_bytes(4, "little")).digest()
                 texts.append(int(token))
                 rows.append(draws.draw(torch.from_numpy(self.script(texts, digest)), draw))
                 state.window.append((digest, int(token)))
@@ -224,11 +231,11 @@ class Scripted:
         rows = []
         for i in range(limit):
             demand(draws_[i].position == state.length + kept + 1 + i, "the position that the draft will have")
-            digest = hashlib.sha256(b"row" + digest + bytes([token])).digest()
+            digest = hashlib.sha256(b"row" + digest + token.to_bytes(4, "little")).digest()
             texts.append(token)
             token = draws.draw(torch.from_numpy(self.script(texts, digest)), draws_[i]).token
             if (digest[9] / 256) >= (self.head or 0.0):
-                token = (token + 1 + digest[10] % (VOCAB - 1)) % VOCAB
+                token = (token + 1 + digest[10] % (self.vocab - 1)) % self.vocab
             rows.append(RowOut(token=token))
         return self._ticket((tuple(rows),))
 

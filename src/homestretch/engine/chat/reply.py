@@ -75,7 +75,7 @@ class Reply:
         """What was held back when the reply ended."""
         delta = self._read(self._stops.push(self._stream.finish()) + self._stops.finish())
         held, self._held = self._held, ""
-        if not held:
+        if not held and self._state != "call":
             return delta
         if self._state == "reasoning":
             return Delta(content=delta.content, reasoning=delta.reasoning + held, calls=delta.calls)

@@ -144,7 +144,7 @@ class Replies:
                 message = choice.message(all_of_it)
                 for call in message.get("tool_calls", ()):
                     del call["index"]
-                made["message"] = {"content": message.pop("content", None), **message}
+                made["message"] = {"role": "assistant", "content": message.pop("content", None), **message}
             else:
                 made["text"] = all_of_it.content
             choices.append(made)

@@ -149,9 +149,12 @@ class Reader:
             return (self.encode(prompt),)
         if not prompt:
             raise Refused("the prompt is empty; at least one token is needed", param="prompt")
-        if isinstance(prompt[0], str):
+        kinds = {type(each) for each in prompt}
+        if len(kinds) > 1:
+            raise Refused("the prompt mixes texts, ids and lists of ids; send one kind", param="prompt")
+        if str in kinds:
             return tuple(self.encode(text) for text in prompt)
-        lists: Sequence[Sequence[int]] = prompt if isinstance(prompt[0], list) else [prompt]
+        lists: Sequence[Sequence[int]] = prompt if list in kinds else [prompt]
         for ids in lists:
             for token in ids:
                 if token >= self.vocab:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta, Struct
@@ -18,6 +18,7 @@ Penalty = Annotated[float, Meta(ge=-2.0, le=2.0)]
 Count = Annotated[int, Meta(ge=1)]
 Id = Annotated[int, Meta(ge=0, le=2**31)]
 Stop = Annotated[str, Meta(min_length=1, max_length=1000)]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 ROLES = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
 
@@ -93,7 +94,7 @@ class Sampled(Struct, kw_only=True):
     top_p: Probability | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31)] | None = None
     min_p: Probability | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**64 - 1)] | None = None
+    seed: int | None = None
     n: Annotated[int, Meta(ge=1, le=64)] | None = None
     stop: Stop | Annotated[list[Stop], Meta(max_length=16)] | None = None
     stop_token_ids: list[Id] | None = None
@@ -123,7 +124,7 @@ class ChatRequest(Sampled, kw_only=True):
     tool_choice: str | dict[str, Json] | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Json] | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    reasoning_effort: Effort | None = None
     metadata: dict[str, Json] | None = None
     store: bool | None = None
     functions: Json = None
@@ -135,7 +136,7 @@ class ChatRequest(Sampled, kw_only=True):
 class CompletionRequest(Sampled, kw_only=True):
     """`POST /v1/completions`: text or token ids, one prompt or several."""
 
-    prompt: str | list[str] | list[Id] | list[list[Id]]
+    prompt: str | list[str | Id | list[Id]]
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     echo: bool | None = None
     suffix: str | None = None
@@ -194,7 +195,14 @@ def _explained(text: str, raw: Json) -> Refused:
         except (KeyError, IndexError, TypeError):
             return Refused(f"{path}: {reason}", param=path)
     shown = repr(value)
+    if reason.startswith("Invalid enum value"):
+        allowed = get_args(ALLOWED.get(re.split(r"\W", path)[-1]))
+        reason = f"not an allowed value ({', '.join(allowed)})" if allowed else "not an allowed value"
     return Refused(f"{path}: {reason}; got {shown if len(shown) <= 100 else shown[:100] + '…'}", param=path)
+
+
+ALLOWED = {"role": ROLES, "type": Literal["function"], "reasoning_effort": Effort}
+"""What a field of this name may hold, for the error that says so."""
 
 
 def _kind(value: Json) -> str:
