@@ -213,7 +213,9 @@ def tail_ok(s):
             if q == tail and not (c == body[0] and debt): return True
             if q and q not in seen and q not in solid: seen.add(q); todo.append(q)
     return False
-def alive(s): return s[2] >= m or any((r := step(s, d)) and tail_ok(r) for d in D)
+def lives(s, n):
+    return s[2] >= m or tail_ok(s) and (n == 0 or any((r := step(s, d)) and lives(r, n - 1) for d in D))
+def alive(s): return lives(s, s[1] + 4)
 def search(s, strict, width=600, deep=60):
     """Real states breadth first, so that the way itself may free a cell; one state a (head, length of way)."""
     layer = [("", s)]; seen = set()
@@ -224,7 +226,7 @@ def search(s, strict, width=600, deep=60):
                 r = step(st, d)
                 if not r: continue
                 if r[2] > s[2]:
-                    if tail_ok(r) and alive(r): return way + d, r
+                    if alive(r): return way + d, r
                     continue
                 key = (r[0][0], depth // 4, r[0][1] if len(r[0]) > 1 else 0)
                 if key in seen or strict and not tail_ok(r): continue
@@ -232,11 +234,21 @@ def search(s, strict, width=600, deep=60):
         layer = after[:width]
         if not layer: return None
     return None
-s = (body, 0, 0); out = ""
-while s[2] < m:
-    found = search(s, False) or search(s, True)
-    if not found: break
-    out += found[0]; s = found[1]
+def race():
+    s = (body, 0, 0); out = ""
+    while s[2] < m and len(out) <= int(LIMIT):
+        found = search(s, False) or search(s, True)
+        if not found:
+            fx, fy = foods[s[2]]
+            steps = [(d, r) for d in D if (r := step(s, d)) and alive(r)]
+            found = max(steps, key=lambda p: (abs(p[1][0][0][0] - fx) + abs(p[1][0][0][1] - fy), p[0]), default=None)
+        if not found: break
+        out += found[0]; s = found[1]
+    return s[2] == m and len(out) <= int(LIMIT), out
+for turn in ("UDLR", "RLDU", "LURD", "DRUL", "ULDR", "RDLU"):
+    D = {d: D[d] for d in turn}
+    won, out = race()
+    if won: break
 print(out)
 '''
 

@@ -49,6 +49,12 @@ def measure(
     at_once: Annotated[int | None, typer.Option(help="Questions at once in the quality parts.")] = None,
     limit: Annotated[list[str] | None, typer.Option(help="PART=TOKENS: another answer limit.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of question sets.")] = None,
+    season: Annotated[int | None, typer.Option(help="The gauntlet's season.")] = None,
+    thinking: Annotated[bool, typer.Option("--thinking", help="Race the gauntlet with thinking on.")] = False,
+    buzzers: Annotated[Text, typer.Option(help="Other limits of the four ranges in seconds; such a race is not ranked.")] = None,
+    fit_smallest: Annotated[int | None, typer.Option(help="First window of fit; it doubles from there.")] = None,
+    fit_largest: Annotated[int | None, typer.Option(help="Last window of fit.")] = None,
+    limit_gib: Annotated[float | None, typer.Option(help="Fit stops before used memory rises by this much.")] = None,
     machine_name: Annotated[Text, typer.Option(help='How the page calls this machine, "first DGX Spark".')] = None,
     api_key_file: Annotated[Path | None, typer.Option(help="A file with the server's key.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --output.")] = False,
@@ -96,6 +102,11 @@ def convert(name: str, value: Any) -> Any:
             return tuple(int(piece) for piece in str(value).split(","))
         except ValueError:
             raise WrongUse(f"{option} {value!r}: give whole numbers with commas between, such as 2048,8192") from None
+    if name == "buzzers":
+        try:
+            return tuple(float(piece) for piece in str(value).split(","))
+        except ValueError:
+            raise WrongUse(f"{option} {value!r}: give four limits in seconds, such as 60,90,120,180") from None
     if name in ("parts", "prompt_ids"):
         return tuple(piece.strip() for piece in str(value).split(",") if piece.strip())
     if name == "sampling":

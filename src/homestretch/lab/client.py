@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import http.client
 import ipaddress
@@ -142,6 +143,12 @@ class Connection:
         if self.target.api_key:
             lines.append(f"Authorization: Bearer {self.target.api_key}")
         return "\r\n".join(lines).encode() + b"\r\n\r\n" + data
+
+    def stop(self) -> None:
+        """End an exchange that runs in another thread: what has come stays, its error says that the connection broke."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
 
     def exchange(self, request: bytes) -> Raw:
         """Send, then stamp each piece right after it is received, until the body ends, stalls or breaks."""

@@ -233,6 +233,11 @@ def command(options: Options, base_url: str, model: str) -> list[str]:
         "--server-ctx-source": options.server_ctx_source or None,
         "--at-once": options.at_once,
         "--data": options.data,
+        "--season": options.season if "gauntlet" in options.parts else None,
+        "--buzzers": options.buzzers or None,
+        "--fit-smallest": options.fit_smallest if "fit" in options.parts else None,
+        "--fit-largest": options.fit_largest if "fit" in options.parts else None,
+        "--limit-gib": options.limit_gib,
     }
     for name, value in plain.items():
         if value is None:
@@ -242,6 +247,7 @@ def command(options: Options, base_url: str, model: str) -> list[str]:
     for part, limit in sorted(options.limits.items()):
         argv += ["--limit", f"{part}={limit}"]
     argv += ["--no-cache-prompt"] if options.no_cache_prompt else []
+    argv += ["--thinking"] if options.thinking else []
     argv += ["--allow-load"] if options.allow_load else []
     return argv
 

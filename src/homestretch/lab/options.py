@@ -12,6 +12,8 @@ class Options:
     """Options of one run. `given` names the fields that a person set; the others are defaults, and the contract says which.
 
     card: a setup card; base_url: a server that runs already (either, or both: then the card describes and the URL is measured).
+    season, thinking, buzzers (seconds, () = the game's own): the gauntlet's. fit_smallest … fit_largest: windows of fit, doubling.
+    limit_gib: fit stops before the rise of used memory comes to this (None: what the machine can spare).
     limits: PART -> answer limit in tokens (`--limit mmlupro=1024`). prompts: a file of task prompts, ours if None.
     """
 
@@ -48,6 +50,12 @@ class Options:
     server_ctx: int | None = None
     server_ctx_source: str = ""
     at_once: int = 8
+    season: int = 21
+    thinking: bool = False
+    buzzers: tuple[float, ...] = ()
+    fit_smallest: int = 4096
+    fit_largest: int = 131072
+    limit_gib: float | None = None
     limits: dict[str, int] = field(default_factory=dict)
     data: Path | None = None
     resume: bool = False

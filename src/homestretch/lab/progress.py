@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO
 
 from rich.console import Console
@@ -44,6 +46,17 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+    @contextmanager
+    def paused(self) -> Iterator[Console]:
+        """The console for a view of its own; the bar is put away meanwhile."""
+        if self._bar is not None:
+            self._bar.stop()
+        try:
+            yield self.console
+        finally:
+            if self._bar is not None:
+                self._bar.start()
 
     def plan(self, part: str, steps: int) -> None:
         with self._lock:

@@ -16,7 +16,7 @@ R = TypeVar("R", bound=Record)
 
 
 class Lane(Record, frozen=True, kw_only=True):
-    """`model.json`: everything the race was run with. buzzers_ms: limit of each range. engine: build, or "not recorded"."""
+    """`model.json`: everything the race was run with. buzzers_ms: limit of each range. engine_build may be "not recorded"."""
 
     schema: Literal[1] = 1
     game: str = GAME
@@ -30,7 +30,7 @@ class Lane(Record, frozen=True, kw_only=True):
     sampling_source: str = ""
     max_tokens: int
     buzzers_ms: list[int]
-    engine: str = NOT_RECORDED
+    engine_build: str = NOT_RECORDED
     lab_version: str
     command: list[str]
 

@@ -97,8 +97,8 @@ def faults(folder: Path, run: Run) -> list[str]:
     made, found = season(lane.season), []
     system = (folder / "system.txt").read_text("utf-8")
     for exchange in io:
-        if exchange.task not in made.tasks:
-            continue  # `judge` names it
+        if exchange.task not in made.tasks or (exchange.ended == "error" and not exchange.request):
+            continue  # the first is named by `judge`, the second was never sent
         messages = exchange.request.get("messages", [])
         due = [{"role": "system", "content": system}, {"role": "user", "content": made.tasks[exchange.task].statement}]
         if messages != due:
