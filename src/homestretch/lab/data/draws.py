@@ -53,6 +53,6 @@ class Draws:
 
 
 def fixed(rows: Sequence[str], count: int, key: str) -> list[str]:
-    """The `count` row ids with the smallest SHA-256("KEY/ROW"), in the order they have in `rows`: a fixed choice anyone can redo."""
+    """The `count` row ids with the smallest SHA-256("KEY/ROW"), in the order of `rows`: a fixed choice anyone can redo."""
     chosen = set(sorted(rows, key=lambda row: hashlib.sha256(f"{key}/{row}".encode()).digest())[:count])
     return [row for row in rows if row in chosen]

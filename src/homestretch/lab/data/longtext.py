@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from homestretch.lab.data.draws import Draws
 from homestretch.lab.data.words import words
@@ -24,6 +25,7 @@ LABELS = {
     "variables": "variable tracking",
 }
 SHORT_TOKENS = 3900  # below this, thirty of each common word leave no room for others
+PAD, MOST_PADS = "Take your time. ", 12  # in front of a text whose units are too coarse for a short length
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +63,11 @@ def fill(make: Maker, limit: int, count: Callable[[str], int], slack: float = 0.
     if low_tokens > limit:
         raise LabError(f"a text of {limit} tokens cannot hold this task, which needs {low_tokens}; ask for a greater length")
     high: int | None = None
-    per_unit, best = 0.0, make(0)
-    guess = 16
+    best, guess = make(0), 16
     for _ in range(48):
         made = make(guess)
         tokens = count(made.text)
+        per_unit = max(0.01, (tokens - low_tokens) / (guess - low))
         if tokens <= limit:
             if tokens >= limit * (1 - slack):
                 return made, tokens
@@ -74,12 +76,13 @@ def fill(make: Maker, limit: int, count: Callable[[str], int], slack: float = 0.
             high = guess
         if high is not None and high - low <= 1:
             break
-        if guess:
-            per_unit = max(0.01, (tokens - low_tokens) / (guess - low) if guess != low else per_unit or tokens / guess)
         guess = low + max(1, int((limit * (1 - slack / 3) - low_tokens) / per_unit))
-        guess = min(guess, 4 * low + 64)
         if high is not None:
-            guess = min(max(guess, low + 1), high - 1)
+            guess = min(guess, high - 1)
+    for pads in range(MOST_PADS, 0, -1):
+        padded = replace(best, text=PAD * pads + best.text)
+        if (tokens := count(padded.text)) <= limit:
+            return padded, tokens
     return best, low_tokens
 
 
@@ -106,7 +109,8 @@ def _retrieval(draws: Draws) -> Maker:
         body = "\n".join(f"One of the special magic numbers for {name} is: {value}." for name, value in pairs)
         name, value = line(0)
         text = (
-            "The text below hides special magic numbers, one for each name. Keep them in mind; a question about one of them follows.\n\n"
+            "The text below hides special magic numbers, one for each name. Keep them in mind; "
+            "a question about one of them follows.\n\n"
             f"{body}\n\nWhat is the special magic number for {name} in the text above? Reply with the number only."
         )
         return LongText(text=text, references=(value,), every=True)
@@ -118,19 +122,19 @@ def _retrieval(draws: Draws) -> Maker:
 
 
 def _numbered(draws: Draws, often: Sequence[str], times: int, seldom: Sequence[str], seldom_times: int) -> str:
-    mixed = draws.shuffled([*often * times, *seldom * seldom_times])
+    mixed = draws.shuffled([*list(often) * times, *list(seldom) * seldom_times])
     return " ".join(f"{number}. {word}" for number, word in enumerate(mixed, 1))
 
 
 def _common_words(key: str, short: bool) -> Maker:
     draws = Draws(key)
     vocabulary = draws.shuffled(words("noun"))
-    shown, rest = vocabulary[:20], vocabulary[20:]
+    shown, rest = vocabulary[: 15 if short else 20], vocabulary[20:]
     often, others = rest[:10], rest[10:]
-    times, seldom_times = (10, 1) if short else (30, 3)
+    times, seldom_times, shown_times = (6, 1, 2) if short else (30, 3, 3)
     task = "Here is a numbered list of words. Some stand in it far more often than the others. Find the ten most common words.\n"
     ask = "\nWhich ten words are the most common in the list above? Reply with the ten words only."
-    example = f"{task}{_numbered(Draws(f'{key}/example'), shown[:10], 3, shown[10:], 1)}{ask}\n{' '.join(shown[:10])}"
+    example = f"{task}{_numbered(Draws(f'{key}/example'), shown[:10], shown_times, shown[10:], 1)}{ask}\n{' '.join(shown[:10])}"
 
     def make(units: int) -> LongText:
         if units > len(others):
@@ -157,7 +161,7 @@ def _chain(draws: Draws, taken: set[str]) -> tuple[str, list[str], list[str]]:
             taken.add(name)
             names.append(name)
     value = str(draws.between(10_000, 99_999))
-    lines = [f"VAR {names[0]} = {value}", *(f"VAR {new} = VAR {old}" for old, new in zip(names, names[1:], strict=False))]
+    lines = [f"VAR {names[0]} = {value}", *(f"VAR {new} = VAR {old}" for old, new in pairwise(names))]
     return value, names, lines
 
 

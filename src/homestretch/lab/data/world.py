@@ -37,17 +37,15 @@ def fictional(draws: Draws, documents: int) -> tuple[str, str, tuple[Document, .
 
     def name(tails: tuple[str, ...] = ENDS) -> str:
         while True:
-            made = (
-                draws.choice(ONSETS) + draws.choice(VOWELS) + draws.choice("lmnrst") + draws.choice(VOWELS)[0] + draws.choice(tails)
-            )
+            start, end = draws.choice(ONSETS) + draws.choice(VOWELS), draws.choice(VOWELS)[0] + draws.choice(tails)
+            made = start + draws.choice("lmnrst") + end
             if made not in taken:
                 taken.add(made)
                 return made
 
-    pairs = documents // 2 + 1
-    years = draws.sample(range(700, 700 + 2 * pairs), pairs)
     made: list[tuple[Document, Document, str, str, str]] = []
-    for year in years:
+    for _ in range(documents // 2 + 1):
+        year = draws.between(1000, 1899)
         town, river, person = name(TOWN_TAILS), name(), f"{name()} {name()}"
         craft, goods = draws.choice(CRAFTS), draws.choice(GOODS)
         born = draws.between(31, 89)
@@ -64,8 +62,10 @@ def fictional(draws: Draws, documents: int) -> tuple[str, str, tuple[Document, .
         made.append((about, place, person, river, str(year)))
     about, place, person, river, year_text = made[0]
     if draws.below(2):
-        question, answer = f"In which year was the town founded in which {person} was born?", year_text
+        question = f"In which year was the town founded in which {person} was born?"
+        answer = year_text
     else:
-        question, answer = f"On which river does the town lie in which {person} was born?", river
-    rest = [document for pair in made[1:] for document in pair[:2]]
+        question = f"On which river does the town lie in which {person} was born?"
+        answer = river
+    rest = [document for pair in made[1:] for document in pair[:2] if answer not in document.text]
     return question, answer, (about, place), draws.shuffled(rest)
