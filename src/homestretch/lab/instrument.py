@@ -13,9 +13,11 @@ import msgspec
 from homestretch.lab.client import Raw, Target, call_json
 from homestretch.lab.errors import ServerFailed
 from homestretch.lab.exchange import Ask, Body, make_record, read_reply, send_together
+from homestretch.lab.exchange import count as count_tokens
 from homestretch.lab.fake.behaviour import Behaviour
 from homestretch.lab.rates import Timing, timing
 from homestretch.lab.records import read_whole, write_whole
+from homestretch.lab.tokenizing import TokenCounter, by_route, nothing
 from homestretch.lab.types import Record
 
 LIMIT_PCT = 0.5
@@ -128,8 +130,8 @@ class Known:
     def __exit__(self, *exc: object) -> None:
         self._process.communicate(timeout=10)
 
-    def check(self, name: str, streams: int, tokens: int, attempt: int = 1, body: Body | None = None) -> Check:
-        """One round of `streams` equal requests, each joined with the server's own stamps."""
+    def check(self, name: str, streams: int, tokens: int, attempt: int = 1, body: Body | None = None, count: bool = False) -> Check:
+        """One round of `streams` equal requests, each joined with the server's own stamps; count: by its /tokenize too."""
         options = {"include_usage": True, "continuous_usage_stats": True}
         prompts = [f"{number} of {streams}, attempt {attempt}: say something " + "quiet " * 200 for number in range(streams)]
         bodies: list[Body] = [
@@ -145,16 +147,23 @@ class Known:
         ]
         began, raws = send_together(self.target, bodies, [""] * streams, 30.0, 120.0)
         truths = call_json(self.target, "//fake/truth")[-streams:]
-        return compare(name, bodies, raws, truths, attempt, began)
+        return compare(name, bodies, raws, truths, attempt, began, by_route(self.target, name) if count else None)
 
 
 def compare(
-    name: str, bodies: Sequence[Body], raws: Sequence[Raw], truths: Sequence[dict[str, Any]], attempt: int, began: tuple[float, str]
+    name: str,
+    bodies: Sequence[Body],
+    raws: Sequence[Raw],
+    truths: Sequence[dict[str, Any]],
+    attempt: int,
+    began: tuple[float, str],
+    tokens_of: TokenCounter | None = None,
 ) -> Check:
     """The client's figures beside those from the server's stamps; several streams by the worst of each and the round's total."""
     seen, true, first_errors, ends, true_ends, starts, true_starts = [], [], [], [], [], [], []
     for number, (body, raw) in enumerate(zip(bodies, raws, strict=True)):
         reply = read_reply(raw, streamed=True)
+        count_tokens(reply, tokens_of or nothing())
         record = make_record(raw, reply, body, Ask(body=body), f"check-{number}", began)
         mine = timing(record)
         truth = next((one for one in truths if one["prompt_sha256"] == record.prompt_sha256), None)

@@ -100,11 +100,11 @@ class Prefill(Part):
 
 
 def instrument_error_s(run: RunFolder) -> float | None:
-    """The largest error of a time to first token in the check before the run; None where none was made."""
+    """The largest error of a lone request's time to first token in the check before the run; None where none was made."""
     from homestretch.lab.instrument import read
 
     checked = read(run.path / "instrument.json")
-    return None if checked is None else checked.ttft_error_s
+    return None if checked is None else max(abs(one.ttft_error_s) for one in checked.checks if one.streams == 1)
 
 
 def depths_that_fit(wanted: tuple[int, ...], window: int | None, reply: int) -> tuple[int, ...]:

@@ -74,7 +74,8 @@ class ManagedServer:
         if self.pid is not None:
             raise WrongUse("the server runs already; stop it first")
         self.window = int(self.card.window.value) if window is None else window
-        port = free_port(self.card.start.port)
+        chosen = any("{port}" in word for word in self.card.start.command)
+        port = free_port(self.card.start.port) if chosen else self.card.start.port
         self.command = self.argv(port, self.window)
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         self.say(f"starting {self.card.engine.name}: {' '.join(self.command)}")
