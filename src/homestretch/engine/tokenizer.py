@@ -45,6 +45,12 @@ class Tokenizer:
         self.begin: tuple[int, ...] = tuple(around[:at])
         self.end: tuple[int, ...] = tuple(around[at + len(bare) :])
 
+    @property
+    def vocabulary(self) -> Mapping[str, int]:
+        """Every token as the tokenizer spells it, and its id."""
+        found: dict[str, int] = self._core.get_vocab(with_added_tokens=True)
+        return found
+
     def encode(self, text: str, *, special: bool = False) -> tuple[int, ...]:
         """Ids of `text` alone. special: control tokens written in the text become their ids; else they stay text."""
         core = self._core if special else self._plain

@@ -63,6 +63,11 @@ class Backend:
             return f"torch has no device {device!r} here ({str(error).splitlines()[0]}); leave --device out for the CPU"
         return None
 
+    @classmethod
+    def lacks(cls, model: Model) -> str | None:
+        """Operations without a lowering here, in one line; None if there are none."""
+        return machine.missing(model.main) or (machine.missing(model.head) if model.head else None)
+
     def plan(self, model: Model, limits: Limits) -> MemoryPlan:
         """Memory from headers alone: everything is held in fp32, and a recurrent state for each row of a window."""
         return planning.plan(
@@ -137,8 +142,10 @@ class Backend:
         return self._ticket(drawn)
 
     def step(self, windows: Sequence[Window]) -> Ticket:
-        """Commit, then run every row of every window by itself."""
-        return self._ticket(tuple(self._window(window) for window in windows))
+        """Commit, then run every row of every window by itself, operation by operation."""
+        calls = [call for window in windows for call in self._calls(window)]
+        outputs = iter(machine.run(self._model.main, calls))
+        return self._ticket(tuple(self._draw(window, [next(outputs) for _ in window.tokens]) for window in windows))
 
     def draft(self, stream: StreamId, kept: int, draws: Sequence[Draw], limit: int) -> Ticket:
         """MTP: absorb kept rows, then a chain; see `mtp.draft`."""
@@ -190,18 +197,20 @@ class Backend:
         """Rows run one after the other, so a window of n rows costs n times one row, measured at load."""
         return self._costs
 
-    def _window(self, window: Window) -> tuple[RowOut, ...]:
+    def _calls(self, window: Window) -> list[machine.Call]:
         stream, count = self._streams[window.stream], len(window.tokens)
         if len(window.draws) != count:
             raise ValueError(f"{count} rows need as many draws, not {len(window.draws)}")
         tokens = [self._resolve(token) for token in window.tokens]
         stream.commit(window.kept)
         stream.lengths.window(window.start, count)
-        stream.tokens, stream.drawn = tokens, []
-        for row, token in enumerate(tokens):
-            outputs = self._machine.row(self._model.main, token, stream.memory, window.start + row, row)
-            stream.hiddens.append(outputs.hidden)
-            stream.drawn.append(drawing.draw(outputs.logits[0], window.draws[row]))
+        stream.tokens = tokens
+        return [self._machine.call(token, stream.memory, window.start + row, row) for row, token in enumerate(tokens)]
+
+    def _draw(self, window: Window, outputs: Sequence[machine.Outputs]) -> tuple[RowOut, ...]:
+        stream = self._streams[window.stream]
+        stream.hiddens = [output.hidden for output in outputs]
+        stream.drawn = [drawing.draw(output.logits[0], draw) for output, draw in zip(outputs, window.draws, strict=True)]
         return tuple(stream.drawn)
 
     def _resolve(self, token: int | FromTicket) -> int:

@@ -21,6 +21,15 @@ class Outputs:
     logits: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One tile or one row to run: token ids (rows,), the hidden input of a head (rows, width), and what operations are told."""
+
+    tokens: torch.Tensor
+    hidden: torch.Tensor | None
+    rows: Rows
+
+
 class Machine:
     """The weights of a model, and how to run its programs over them."""
 
@@ -45,7 +54,7 @@ class Machine:
         """1 to QUANTUM prompt tokens from `start` (a multiple of QUANTUM), padded; hidden (QUANTUM, width) for a head."""
         padded = [*tokens, *[0] * (QUANTUM - len(tokens))]
         rows = Rows(weights=self.weights, memory=memory, start=start, count=len(tokens), tile=True, first=first, asked=asked)
-        return run(program, self.ids(padded), hidden, rows)
+        return run(program, [Call(tokens=self.ids(padded), hidden=hidden, rows=rows)])[0]
 
     def row(
         self,
@@ -60,6 +69,21 @@ class Machine:
         asked: bool = True,
     ) -> Outputs:
         """Row `row` of a window, at `position`; hidden (1, width) for a head. asked False leaves the logits out."""
+        call = self.call(token, memory, position, row, hidden=hidden, first=first, asked=asked)
+        return run(program, [call])[0]
+
+    def call(
+        self,
+        token: int,
+        memory: Memory,
+        position: int,
+        row: int,
+        *,
+        hidden: torch.Tensor | None = None,
+        first: int = 0,
+        asked: bool = True,
+    ) -> Call:
+        """A row to be run beside others: see `run`."""
         rows = Rows(
             weights=self.weights,
             memory=memory,
@@ -70,28 +94,40 @@ class Machine:
             first=first,
             asked=(0,) if asked else (),
         )
-        return run(program, self.ids([token]), hidden, rows)
+        return Call(tokens=self.ids([token]), hidden=hidden, rows=rows)
+
+
+def missing(program: Program) -> str | None:
+    """Operations of a program that nothing here computes, in one line; None if there are none."""
+    unknown = sorted({op.kind.__name__ for op in program.ops if op.kind not in LOWERINGS})
+    return f"the reference backend does not compute {', '.join(unknown)}" if unknown else None
 
 
 def refuse_unknown(program: Program) -> None:
     """SetupError when a program holds an operation that nothing here computes."""
-    unknown = sorted({op.kind.__name__ for op in program.ops if op.kind not in LOWERINGS})
-    if unknown:
-        raise SetupError(f"the reference backend does not compute {', '.join(unknown)}")
+    said = missing(program)
+    if said:
+        raise SetupError(said)
 
 
-def run(program: Program, tokens: torch.Tensor, hidden: torch.Tensor | None, rows: Rows) -> Outputs:
-    """Every operation in order; values are let go after their last use."""
+def run(program: Program, calls: Sequence[Call]) -> list[Outputs]:
+    """Every operation in order, and each for one call after the other: calls share no arithmetic, only the weights in the cache.
+
+    Calls of one stream come in the order of their rows, so that a row finds the keys of the rows before it.
+    """
     last = {number: at for at, op in enumerate(program.ops) for number in op.ins}
     kept = set(program.outputs.values())
-    values: dict[int, torch.Tensor] = {0: tokens}
-    if hidden is not None:
-        values[1] = hidden
+    values: list[dict[int, torch.Tensor]] = [
+        {0: call.tokens} if call.hidden is None else {0: call.tokens, 1: call.hidden} for call in calls
+    ]
     with torch.inference_mode():
         for at, op in enumerate(program.ops):
-            made = LOWERINGS[op.kind](op, [values[number] for number in op.ins], rows)
-            values.update(zip(op.outs, made, strict=True))
-            for number in op.ins:
-                if last[number] == at and number not in kept:
-                    values.pop(number, None)
-    return Outputs(hidden=values[program.outputs["hidden"]], logits=values[program.outputs["logits"]])
+            lowering = LOWERINGS[op.kind]
+            done = [number for number in set(op.ins) if last[number] == at and number not in kept]
+            for call, held in zip(calls, values, strict=True):
+                made = lowering(op, [held[number] for number in op.ins], call.rows)
+                held.update(zip(op.outs, made, strict=True))
+                for number in done:
+                    del held[number]
+    names = program.outputs
+    return [Outputs(hidden=held[names["hidden"]], logits=held[names["logits"]]) for held in values]
