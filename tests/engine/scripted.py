@@ -121,6 +121,10 @@ class Scripted:
     def refusal(cls, device: str = "") -> str | None:
         return None
 
+    @classmethod
+    def lacks(cls, model: Model) -> str | None:
+        return None
+
     def plan(self, model: Model, limits: Limits) -> MemoryPlan:
         raise NotImplementedError
 

@@ -32,6 +32,10 @@ class Backend(Protocol):
     def refusal(cls, device: str = "") -> str | None:
         """Why this backend cannot work on this machine, in one line with what would; None if it can. Reads no weights."""
 
+    @classmethod
+    def lacks(cls, model: Model) -> str | None:
+        """Operations of this model that the backend does not compute, in one line; None if it has all. Reads no weights."""
+
     def plan(self, model: Model, limits: Limits) -> MemoryPlan:
         """Memory from headers alone."""
 

@@ -74,7 +74,7 @@ def prepare(path: Path, options: ServeOptions, *, named: str = "") -> Setup:
         prompt_cache_bytes=int(DEFAULT_PROMPT_CACHE_GIB * GIB) if cache is None else cache,
         device=options.device,
     )
-    backend = choose_backend(options.backend, options.device)
+    backend = choose_backend(options.backend, options.device, model)
     return Setup(
         checkpoint=checkpoint,
         model=model,
@@ -97,8 +97,8 @@ def _window(wanted: int | None, model: Model) -> int:
     return wanted
 
 
-def choose_backend(name: str, device: str) -> type[Backend]:
-    """The named backend, or the best that works here. SetupError says why not and what would work."""
+def choose_backend(name: str, device: str, model: Model) -> type[Backend]:
+    """The named backend, or the best that works here for this model. SetupError says why not and what would work."""
     here = backends.names()
     if name and name not in here:
         raise SetupError(f"--backend {name!r} is unknown; allowed: {', '.join(here)}")
@@ -106,7 +106,7 @@ def choose_backend(name: str, device: str) -> type[Backend]:
     for each in (name,) if name else [best for best in BEST_FIRST if best in here]:
         try:
             backend = backends.find(each)
-            reason = backend.refusal(device)
+            reason = backend.refusal(device) or backend.lacks(model)
         except ImportError as error:
             reason = f"{error}"
         if reason is None:
@@ -231,19 +231,22 @@ def make_core(setup: Setup) -> tuple[Core, list[MemoryPlan]]:
 
 def bind(host: str, port: int) -> socket.socket:
     """A bound socket that does not listen yet. SetupError explains a port or an address that cannot be had."""
+    if not 0 <= port <= 65535:
+        raise SetupError(f"--port {port}: allowed are 0 (any free one) to 65535")
+    made = None
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         made = socket.socket(family, socket.SOCK_STREAM)
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
     except OSError as error:
+        if made is not None:
+            made.close()
         if error.errno == errno.EADDRINUSE:
             raise SetupError(f"port {port} on {host} is in use; stop what listens there, or choose another with --port") from None
         if error.errno == errno.EACCES:
             raise SetupError(f"port {port} needs special rights; choose one above 1023 with --port") from None
         raise SetupError(f"cannot listen on {host}:{port}: {error}") from None
-    except OverflowError:
-        raise SetupError(f"--port {port}: allowed are 0 (any free one) to 65535") from None
     return made
 
 
