@@ -51,8 +51,9 @@ def fictional(draws: Draws, documents: int) -> tuple[str, str, tuple[Document, .
         born = draws.between(31, 89)
         about = Document(
             title=person,
-            text=f"{person} is remembered as a {craft}. Born in {town} in a winter of hard frost, {person} learned the trade from "
-            f"an aunt and kept a workshop for {born} years. Most of the pieces are lost; the few that remain are shown once a year.",
+            text=f"{person} is remembered as a {craft}. Born in {town} in a winter of hard frost, {person} learned the trade "
+            f"from an aunt and kept a workshop for {born} years. Most of the pieces are lost; "
+            "the few that remain are shown once a year.",
         )
         place = Document(
             title=town,
