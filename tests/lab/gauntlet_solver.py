@@ -112,7 +112,7 @@ def seating(statement: str) -> str:
 
 # --- painter: a dictionary of points, not rows of cells
 
-PAINTER = '''
+PAINTER = """
 import sys
 B, FIRST, UP, WRAP, DIAG, IDLE = {rules}
 W, H = map(int, input().split())
@@ -164,7 +164,7 @@ for _ in range(int(input())):
     elif op == "SHIFT": pic = {{((x + n[0]) % W, (y + n[1]) % H): v for (x, y), v in pic.items()}}
     if IDLE or pic != old: past.append(old)
 for y in range(H): print("".join(pic[x, y] for x in range(W)))
-'''
+"""
 
 
 def painter(statement: str) -> str:

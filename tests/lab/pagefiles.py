@@ -133,11 +133,16 @@ def seal(folder: Path) -> None:
     write_json(folder / "manifest.json", {"schema": 1, "files": files})
 
 
-def guard_lines(folder: Path, samples: int, quiet: int, busiest: float, step: str = "") -> None:
+def guard_lines(folder: Path, samples: dict[str, int], quiet: int, busiest: float) -> None:
+    """samples: how many of the guard's each part's steps have; busiest: the most that the quiet check saw, percent of a core."""
     load = {"name": "run.py", "pid": 4242, "cpu_pct": 0.6}
+    steps = [f"{part}/step" for part, count in samples.items() for _ in range(count)]
     write_lines(
         folder / "guard.jsonl",
-        [{"at": "2026-11-10T12:00:00Z", "mono": 0.5 * i, "foreign": [load], "available_bytes": 2**36} for i in range(samples)],
+        [
+            {"at": "2026-11-10T12:00:00Z", "mono": 0.5 * i, "step": step, "foreign": [load], "available_bytes": 2**36}
+            for i, step in enumerate(steps)
+        ],
     )
     write_lines(
         folder / "quiet.jsonl",

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from pagefiles import FIRST, contract, guard_lines, number, record, seal, write_json, write_lines
 
+from homestretch.lab.game.course import RANGES, buzzers_ms
+from homestretch.lab.game.files import Exchange, Lane, encode
+from homestretch.lab.game.judge import judge
+from homestretch.lab.game.programs import sandboxed
+from homestretch.lab.game.race import SYSTEM
+from homestretch.lab.game.seasons import Season, season
 from homestretch.lab.types import Card
 
 INST_RUN, LCB_RUN, THINK_RUN = "neb-1010-inst-r0", "ned-1010-inst-r0", "nec-1010-think-r0"
@@ -31,12 +38,6 @@ FIT = {
     65536: (62259, 27.33),
     131072: (124518, 31.66),
 }
-TASKS = [  # name, kind, level, targets, thinking ms
-    ("ferry", "River ferry", "puzzle", 1, "00000", 2200),
-    ("painter", "Painter", "code", 2, "00000", 500),
-    ("seating", "Bench seating", "puzzle", 3, "00001", 400),
-    ("snake", "Snake", "code", 4, "00000", 3100),
-]
 Z = 1.959964
 
 
@@ -70,7 +71,7 @@ def answers(asked: int, right: int, cut: int, unparsed: int, prefix: str, tokens
             "answer": "A" if verdict == "right" else "B" if verdict == "wrong" else "",
             "tokens": tokens,
             "finish_reason": "length" if verdict == "cut" else "stop",
-            "seconds": 1.5,
+            "seconds": 1.5 if tokens < 100 else 194.5,
         }
         for index, verdict in enumerate(verdicts)
     ]
@@ -80,7 +81,9 @@ def requests(part: str, rows: list[dict[str, Any]], limit: int, thinking: bool) 
     out = []
     for row in rows:
         item = record(part, f"{part}-{row['row']}", 0.1, 1.4, 120, detail={"row": row["row"]})
-        item["events"] = item["events"][:2] + item["events"][-2:]
+        took = row["seconds"]
+        item["events"] = [(took / 2, "content", row["tokens"]), (took, "finish", None), (took, "usage", None)]
+        item |= {"end_s": took, "k1": row["tokens"]}
         item["usage"] = {**item["usage"], "completion_tokens": row["tokens"]}
         item["finish_reason"] = row["finish_reason"]
         item["settings"] = {**item["settings"], "max_tokens": limit, "chat_template_kwargs": {"enable_thinking": thinking}}
@@ -138,7 +141,7 @@ def quality_runs(runs: Path, card: Card) -> None:
         write_json(
             folder / "result.json", {"schema": 1, "run": run, "scored_by": "homestretch 0.1.0", "parts": parts, "numbers": numbers}
         )
-        guard_lines(folder, 60, 66, 0.8)
+        guard_lines(folder, dict.fromkeys(parts, 60), 66, 0.8)
         (folder / "log.txt").write_text("\n".join(f"{part} done" for part in parts) + "\n")
         seal(folder)
 
@@ -155,6 +158,7 @@ def fit_run(folder: Path, card: Card) -> None:
         numbers[f"fit.{size}.peak_gib"] = number(peak, "GiB", 1, "fit.jsonl")
     numbers["fit.largest_tokens"] = number(131072, "tokens", 6, "requests-fit.jsonl")
     write_lines(folder / "requests-fit.jsonl", rows)
+    write_lines(folder / "replies-fit.jsonl", [{"id": row["id"], "text": "text"} for row in rows])
     write_json(
         folder / "contract.json",
         contract(
@@ -179,63 +183,72 @@ def fit_run(folder: Path, card: Card) -> None:
     seal(folder)
 
 
-def race_run(folder: Path, card: Card) -> None:
-    ranges = []
-    loops_total, loops_ms, thinking = 0, 0, 0
-    for index, (name, title, kind, level, targets, ms) in enumerate(TASKS, 1):
-        misses = targets.count("0")
-        penalty = misses * (12000 if level <= 2 else 15000)
-        loops_total, loops_ms, thinking = loops_total + misses, loops_ms + penalty, thinking + ms
-        ranges.append(
-            {
-                "range": index,
-                "task": name,
-                "title": title,
-                "kind": kind,
-                "level": level,
-                "targets": [digit == "1" for digit in targets],
-                "hits": 5 - misses,
-                "thinking_ms": ms,
-                "buzzer": False,
-                "loops": misses,
-                "loops_ms": penalty,
-                "range_ms": ms + penalty + 7200,
-            }
-        )
-    finish = 52000 + sum(row["range_ms"] for row in ranges)
-    write_json(folder / "gauntlet" / "result.json", {"season": 21, "thinking_on": False, "ranges": ranges, "finish_ms": finish})
-    numbers = {
-        "gauntlet.finish_s": number(finish / 1000, "s", 1, "gauntlet/result.json"),
-        "gauntlet.hits": number(1, "targets", 20, "gauntlet/result.json"),
-        "gauntlet.loops": number(loops_total, "loops", 20, "gauntlet/result.json"),
-        "gauntlet.loops_s": number(loops_ms / 1000, "s", 20, "gauntlet/result.json"),
-        "gauntlet.thinking_s": number(thinking / 1000, "s", 4, "gauntlet/result.json"),
-        "gauntlet.buzzers": number(0, "buzzers", 4, "gauntlet/result.json"),
+def exchanges(season: Season) -> list[Exchange]:
+    """Answers that miss every target but the last bench, with the page's thinking times."""
+    order = {"5": season.tasks["seating"].targets[4]["answer"]}
+    said = {
+        "seating": f"```json\n{json.dumps(order)}\n```",
+        "painter": "```python\nprint(0)\n```",
+        "snake": "```python\nprint(0)\n```",
     }
-    write_json(
-        folder / "contract.json",
-        contract(
-            RACE_RUN,
-            card,
-            FIRST,
-            "2026-11-10T20:00:00Z",
-            {"gauntlet.season": 21},
-            ["homestretch", "play", "card.toml", "--season", "21"],
-        ),
+    return [
+        Exchange(
+            range=at.number,
+            task=at.task,
+            sent_at="2026-11-10T20:00:00.000Z",
+            request={
+                "model": "nemotron-3.5-lightning",
+                "messages": [
+                    {"role": "system", "content": SYSTEM},
+                    {"role": "user", "content": season.tasks[at.task].statement},
+                ],
+            },
+            status=200,
+            ended="answer",
+            thinking_ms=ms,
+            finish_reason="stop",
+            answer=said.get(at.task, "I cannot tell."),
+        )
+        for at, ms in zip(RANGES, (2200, 500, 400, 3100), strict=True)
+    ]
+
+
+def race_run(folder: Path, card: Card) -> None:
+    made = season(21)
+    lane = Lane(
+        season=21,
+        date="2026-11-10",
+        model=card.model.id,
+        setup=card.slug,
+        sampling={"temperature": 1.0, "top_p": 0.95},
+        sampling_source=card.sampling.source,
+        max_tokens=4096,
+        buzzers_ms=list(buzzers_ms(False)),
+        lab_version="0.1.0",
+        command=["homestretch", "play", "card.toml", "--season", "21"],
     )
+    io = exchanges(made)
+    race = judge(lane, io, sandboxed)
+    home = folder / "gauntlet"
+    home.mkdir(parents=True)
+    (home / "result.json").write_bytes(encode(race))
+    (home / "model.json").write_bytes(encode(lane))
+    (home / "system.txt").write_text(SYSTEM)
+    write_lines(home / "io.jsonl", io)
+    write_lines(home / "log.jsonl", [{"at": "2026-11-10T20:00:00Z", "ms": 0, "kind": "start"}])
+    (home / "verify.txt").write_text("judged again: the same bytes\n")
+    source = "gauntlet/result.json"
+    numbers = {
+        "gauntlet.finish_s": number((race.finish_ms or 0) / 1000, "s", 1, source),
+        "gauntlet.hits": number(race.hits, "targets", 20, source),
+        "gauntlet.loops": number(race.loops, "loops", 20, source),
+        "gauntlet.loops_s": number(race.loops_ms / 1000, "s", 20, source),
+        "gauntlet.thinking_s": number(race.thinking_ms / 1000, "s", 4, source),
+        "gauntlet.buzzers": number(race.buzzers, "buzzers", 4, source),
+    }
+    write_json(folder / "contract.json", contract(RACE_RUN, card, FIRST, "2026-11-10T20:00:00Z", {}, lane.command))
+    parts = {"gauntlet": {"state": "done", "measured": "2026-11-10"}}
     write_json(
-        folder / "result.json",
-        {
-            "schema": 1,
-            "run": RACE_RUN,
-            "scored_by": "homestretch 0.1.0",
-            "parts": {"gauntlet": {"state": "done", "measured": "2026-11-10"}},
-            "numbers": numbers,
-        },
+        folder / "result.json", {"schema": 1, "run": RACE_RUN, "scored_by": "homestretch 0.1.0", "parts": parts, "numbers": numbers}
     )
-    (folder / "gauntlet" / "system.txt").write_text("You answer with the result alone.\n")
-    write_lines(folder / "gauntlet" / "log.jsonl", [{"event": "start"}, {"event": "finish"}])
-    write_lines(folder / "gauntlet" / "io.jsonl", [{"task": row["task"]} for row in ranges])
-    write_json(folder / "gauntlet" / "model.json", {"season": 21, "engine_build": "not recorded"})
-    (folder / "gauntlet" / "verify.txt").write_text("4 of 4 ranges judged again: equal\n")
     seal(folder)

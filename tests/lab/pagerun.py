@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,13 @@ from pagefiles import (
     WINDOW1,
     contract,
     guard_lines,
-    number,
     read_card,
     record,
-    seal,
     write_json,
     write_lines,
 )
 
+from homestretch.lab.score import score
 from homestretch.lab.types import Card, Setup, UnusedRun
 
 SPEED_RUN, REFUSED_RUN = "nea2-1110-speed-r0", "nea1-1010-speed-r0"
@@ -56,9 +54,7 @@ def speed_requests() -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
     for prompt, (rate, spread) in DECODE.items():
         for run, sign in ((1, -1), (2, 1)):
             total = (TOKENS - 1) / (rate * (1 + sign * spread / 2**0.5))
-            row = record(
-                "decode", f"decode-{prompt}-{run}", 0.21, total, 96, prompt_id=prompt, boundary=window_s, detail={"run": run}
-            )
+            row = record("decode", f"{prompt}-{run}", 0.21, total, 96, prompt_id=prompt, boundary=window_s, detail={"run": run})
             drafted, accepted = next(drafts)
             row["extras"] = {"drafts": {"source": "the reply", "drafted": drafted, "accepted": accepted}}
             parts["decode"].append(row)
@@ -69,7 +65,7 @@ def speed_requests() -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
             parts["prefill"].append(
                 record(
                     "prefill",
-                    f"prefill-{depth}-{run}",
+                    f"{depth}-{run}",
                     depth / (rate * factor),
                     3.6,
                     depth,
@@ -86,7 +82,7 @@ def speed_requests() -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
                 parts["conc"].append(
                     record(
                         "conc",
-                        f"conc-{level}-{round_}",
+                        f"{level}-{round_}",
                         0.1,
                         wall - 0.1,
                         96,
@@ -102,7 +98,7 @@ def speed_requests() -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
                 parts["ctx"].append(
                     record(
                         "ctx",
-                        f"ctx-{depth}-{prompt}-{run}",
+                        f"{depth}-{prompt}-{run}",
                         depth / rate,
                         (TOKENS - 1) / decode,
                         depth,
@@ -113,82 +109,12 @@ def speed_requests() -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
     return parts, texts
 
 
-def decode_rate(row: dict[str, Any]) -> float:
-    counting = [event for event in row["events"] if event[1] == "content"]
-    return (row["usage"]["completion_tokens"] - 1) / (counting[-1][0] - counting[0][0])
-
-
-def ttft(row: dict[str, Any]) -> float:
-    return next(event[0] for event in row["events"] if event[1] == "content")
-
-
-def cv(values: list[float]) -> float:
-    return 100 * statistics.stdev(values) / statistics.fmean(values)
-
-
-def speed_numbers(parts: dict[str, list[dict[str, Any]]], texts: dict[str, str]) -> dict[str, Any]:
-    """Numbers of `result.json`, counted from the raw rows above; the site prints these."""
-    out: dict[str, Any] = {}
-    src = "requests-decode.jsonl"
-    medians, words, characters, windows, spreads = [], [], [], [], []
-    for prompt in DECODE:
-        rows = [row for row in parts["decode"] if row["prompt_id"] == prompt and row["detail"]["run"]]
-        rates = [decode_rate(row) for row in rows]
-        lines = ",".join(str(parts["decode"].index(row) + 1) for row in rows)
-        medians.append(statistics.median(rates))
-        spreads.append(cv(rates))
-        seconds = [TOKENS / rate * (TOKENS - 1) / TOKENS for rate in rates]
-        words.append(statistics.median([len(texts[r["id"]].split()) / s for r, s in zip(rows, seconds, strict=True)]))
-        characters.append(statistics.median([len(texts[r["id"]]) / s for r, s in zip(rows, seconds, strict=True)]))
-        window = []
-        for row in rows:
-            counting = [event for event in row["events"] if event[1] == "content"]
-            seen = 0
-            for at, _, size in counting:
-                seen += size
-                if seen >= WINDOW1:
-                    window.append((seen - 1) / (at - counting[0][0]))
-                    break
-        windows.append(statistics.median(window))
-        out[f"decode.{prompt}.tokens_per_s"] = number(medians[-1], "tok/s", 2, f"{src}:{lines}", spread_pct=spreads[-1])
-        out[f"decode.{prompt}.spread_pct"] = number(spreads[-1], "%", 2, f"{src}:{lines}")
-    out["decode.tokens_per_s"] = number(statistics.fmean(medians), "tok/s", 4, src, spread_pct=max(spreads))
-    out["decode.spread_pct"] = number(max(spreads), "%", 4, src)
-    out["decode.words_per_s"] = number(statistics.fmean(words), "words/s", 4, "replies-decode.jsonl")
-    out["decode.characters_per_s"] = number(statistics.fmean(characters), "chars/s", 4, "replies-decode.jsonl")
-    out["decode.words_500_s"] = number(500 / statistics.fmean(words), "s", 4, "replies-decode.jsonl")
-    out["decode.window1.tokens_per_s"] = number(statistics.fmean(windows), "tok/s", 4, src)
-    drafted = sum(row.get("extras", {}).get("drafts", {}).get("drafted", 0) for row in parts["decode"])
-    accepted = sum(row.get("extras", {}).get("drafts", {}).get("accepted", 0) for row in parts["decode"])
-    out["drafts.acceptance_pct"] = number(100 * accepted / drafted, "%", 4, src)
-    out["drafts.mean_accepted_length"] = number(2048 / (2048 - accepted), "tokens", 4, src)
-    for depth in PREFILL:
-        rows = [row for row in parts["prefill"] if row["detail"]["depth"] == depth]
-        lines = ",".join(str(parts["prefill"].index(row) + 1) for row in rows)
-        src = f"requests-prefill.jsonl:{lines}"
-        out[f"prefill.{depth}.tokens_per_s"] = number(statistics.median(depth / ttft(row) for row in rows), "tok/s", 3, src)
-        out[f"prefill.{depth}.ttft_s"] = number(statistics.median(ttft(row) for row in rows), "s", 3, src)
-    for level in CONC:
-        totals, singles = [], []
-        for round_ in (1, 2):
-            rows = [row for row in parts["conc"] if row["detail"]["level"] == level and row["detail"]["round"] == round_]
-            last = max(event[0] for row in rows for event in row["events"] if event[1] == "content")
-            totals.append(level * TOKENS / last)
-            singles.append(statistics.fmean(TOKENS / max(e[0] for e in row["events"] if e[1] == "content") for row in rows))
-        out[f"conc.{level}.total_tokens_per_s"] = number(statistics.median(totals), "tok/s", 2, "requests-conc.jsonl")
-        out[f"conc.{level}.request_tokens_per_s"] = number(statistics.median(singles), "tok/s", 2, "requests-conc.jsonl")
-    for depth in CTX:
-        rows = [row for row in parts["ctx"] if row["detail"]["depth"] == depth]
-        src = "requests-ctx.jsonl:" + ",".join(str(parts["ctx"].index(row) + 1) for row in rows)
-        out[f"ctx.{depth}.prefill.tokens_per_s"] = number(statistics.median(depth / ttft(row) for row in rows), "tok/s", 4, src)
-        out[f"ctx.{depth}.ttft_s"] = number(statistics.median(ttft(row) for row in rows), "s", 4, src)
-        for prompt in DECODE:
-            rates = [decode_rate(row) for row in rows if row["prompt_id"] == prompt]
-            out[f"ctx.{depth}.decode.{prompt}.tokens_per_s"] = number(statistics.median(rates), "tok/s", 2, src)
-    return out
-
-
 SETTINGS: dict[str, Any] = {
+    "parts": ["decode", "prefill", "conc", "ctx"],
+    **{f"{part}.version": 1 for part in ("decode", "prefill", "conc", "ctx")},
+    "guard.allow_load": False,
+    "ctx.prompt_ids": ["code", "prose"],
+    "prefill.max_tokens": 512,
     "decode.prompt_ids": ["code", "prose"],
     "decode.runs": 2,
     "decode.max_tokens": 512,
@@ -207,7 +133,6 @@ SETTINGS: dict[str, Any] = {
 
 def speed_run(folder: Path, card: Card, machine: str, created: str) -> None:
     parts, texts = speed_requests()
-    steps = {"decode": 4, "prefill": 9, "conc": 8, "ctx": 16}
     samples = {"decode": 40, "prefill": 90, "conc": 178, "ctx": 520}
     for part, rows in parts.items():
         write_lines(folder / f"requests-{part}.jsonl", rows)
@@ -224,70 +149,32 @@ def speed_run(folder: Path, card: Card, machine: str, created: str) -> None:
         "2048,8192,32768",
     ]
     write_json(folder / "contract.json", contract(SPEED_RUN, card, machine, created, SETTINGS, command))
-    result = {
-        "schema": 1,
-        "run": SPEED_RUN,
-        "scored_by": "homestretch 0.1.0",
-        "parts": {
-            part: {
-                "state": "done",
-                "measured": created[:10],
-                "guard": {
-                    "steps": steps[part],
-                    "discarded": 0,
-                    "samples": samples[part],
-                    "busiest_name": "run.py",
-                    "busiest_pct": 1.8 if part == "ctx" else 0.9,
-                },
-            }
-            for part in parts
-        },
-        "numbers": speed_numbers(parts, texts),
-    }
-    write_json(folder / "result.json", result)
-    guard_lines(folder, sum(samples.values()), 42, 1.8)
+    guard_lines(folder, samples, 42, 1.8)
     (folder / "server.log").write_text(
         "TensorFold 1.2.5: nemotron-3.5-lightning on GB10, window 262144 tokens, 8 streams at once\n"
     )
     (folder / "log.txt").write_text("decode code 1 of 2\ndecode code 2 of 2\n")
-    write_json(folder / "instrument.json", {"decode_error_pct": 0.02, "ttft_error_s": 0.0004})
-    seal(folder)
+    checked = {"behaviour": "single", "streams": 1, "tokens": 128, "true_decode": 200.0, "measured_decode": 200.04, "attempt": 1}
+    checked |= {"decode_error_pct": 0.02, "page_decode_error_pct": 0.02, "ttft_error_s": 0.0004, "total_error_pct": 0.05}
+    errors = {"decode_error_pct": 0.02, "ttft_error_s": 0.0004, "total_error_pct": 0.05, "limit_pct": 0.5, "limit_ttft_s": 0.005}
+    write_json(folder / "instrument.json", {"at": created, "ok": True, **errors, "checks": [checked]})
+    score(folder)
 
 
 def refused_run(folder: Path, card: Card) -> None:
     """The first speed run, whose two code runs differ too much for any median."""
     rows = []
     for run, rate, drafted, accepted in ((1, 132.4, 490, 281), (2, 399.2, 492, 475)):
-        row = record("decode", f"decode-code-{run}", 0.21, (TOKENS - 1) / rate, 96, prompt_id="code", detail={"run": run})
+        row = record("decode", f"code-{run}", 0.21, (TOKENS - 1) / rate, 96, prompt_id="code", detail={"run": run})
         row["extras"] = {"drafts": {"source": "the reply", "drafted": drafted, "accepted": accepted}}
         rows.append(row)
-    rates = [decode_rate(row) for row in rows]
     write_lines(folder / "requests-decode.jsonl", rows)
     write_lines(folder / "replies-decode.jsonl", [{"id": row["id"], "text": "text"} for row in rows])
-    settings = {**SETTINGS, "decode.prompt_ids": ["code"]}
-    write_json(
-        folder / "contract.json",
-        contract(REFUSED_RUN, card, FIRST, "2026-11-10T09:00:00Z", settings, ["homestretch", "measure", "card.toml"]),
-    )
-    value = number(
-        statistics.median(rates), "tok/s", 2, "requests-decode.jsonl:1,2", spread_pct=cv(rates), doubts=["spread_over_limit"]
-    )
-    write_json(
-        folder / "result.json",
-        {
-            "schema": 1,
-            "run": REFUSED_RUN,
-            "scored_by": "homestretch 0.1.0",
-            "parts": {"decode": {"state": "done", "measured": "2026-11-10"}},
-            "numbers": {
-                "decode.code.tokens_per_s": value,
-                "decode.code.spread_pct": number(cv(rates), "%", 2, "requests-decode.jsonl:1,2"),
-            },
-            "doubts": {"spread_over_limit": ["decode, code prompt: 71.0 % over the limit of 15 %"]},
-        },
-    )
+    settings = {**SETTINGS, "decode.prompt_ids": ["code"], "parts": ["decode"]}
+    command = ["homestretch", "measure", "card.toml", "--label", REFUSED_RUN, "--parts", "decode"]
+    write_json(folder / "contract.json", contract(REFUSED_RUN, card, FIRST, "2026-11-10T09:00:00Z", settings, command))
     (folder / "log.txt").write_text("decode code 1 of 2\n")
-    seal(folder)
+    score(folder)
 
 
 def make(root: Path) -> Path:

@@ -157,11 +157,11 @@ def _far(game: Game, way: str, goal: Cell) -> int:
     return abs(cell[0] - goal[0]) + abs(cell[1] - goal[1])
 
 
-def careless(board: dict[str, Any]) -> bool:
-    """Whether always taking the shortest way around the body as it lies now would win."""
+def careless(board: dict[str, Any], order: str) -> bool:
+    """Whether always taking the shortest way around the body as it lies now would win; `order` breaks ties between ways."""
     game = Game.of(board)
     while not game.won:
-        ways = shortest(game, game.foods[game.eaten])
+        ways = shortest(game, game.foods[game.eaten], order)
         after = played(game, ways) if ways else None
         if after is None:
             return False
@@ -169,13 +169,13 @@ def careless(board: dict[str, Any]) -> bool:
     return True
 
 
-def shortest(game: Game, goal: Cell) -> str | None:
+def shortest(game: Game, goal: Cell, order: str) -> str | None:
     """A shortest way around walls and the body as it lies now."""
     came: dict[Cell, str] = {game.body[0]: ""}
     queue = deque([game.body[0]])
     while queue:
         cell = queue.popleft()
-        for way in WAYS:
+        for way in order:
             after = game.beside(cell, way)
             if after is not None and after not in came and after not in game.body:
                 came[after] = came[cell] + way

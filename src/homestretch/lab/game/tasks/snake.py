@@ -11,6 +11,7 @@ from homestretch.lab.game.tasks import Kind, Made, Run, Shot, missed
 from homestretch.lab.game.walk import WAYS, Game, careful, careless, fault
 
 BOARDS = 2
+TIES = ("UDLR", "URDL", "LDRU")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +84,10 @@ def _deque(body: list[tuple[int, int]]) -> Any:
 
 
 def drawn_board(draws: Draws, shape: Shape) -> dict[str, Any]:
-    """A board that the careful player wins and, where the shape is a trap, the careless one loses; with its limit."""
+    """A board that the careful player wins; the careless one wins it too, or loses it where the shape is a trap. With its limit."""
     while True:
         board = field(draws, shape)
-        if board is None or careless(board) == shape.trap:
+        if board is None or any(careless(board, order) == shape.trap for order in TIES):
             continue
         moves = careful(board)
         if moves is not None and not fault({**board, "limit": len(moves)}, moves):
@@ -144,7 +145,8 @@ Example output
 Five targets
 Your program runs on five groups of {boards} hidden boards: {groups}.
 A target is hit when both boards of its group are won. LIMIT is what a careful player needs and {slacks} percent more
-in the five groups. In groups 4 and 5 a snake that always takes the shortest way to the food dies. A program has 10 seconds a board.
+in the five groups. In groups 4 and 5 a snake that only ever takes a shortest way to the food dies sooner or later. A program has
+10 seconds a board.
 
 Answer
 End your reply with the whole program in one fenced block marked python.
