@@ -17,6 +17,7 @@ from gguf import GGMLQuantizationType as Storage
 from homestretch.engine.checkpoint import Affine, TextDefaults, Weight
 from homestretch.engine.checkpoint.gguf_header import Entry, Header, Texts, read_header
 from homestretch.engine.checkpoint.gguf_vocabulary import build_tokenizer, text_defaults
+from homestretch.engine.checkpoint.keys import short
 from homestretch.engine.errors import CheckpointError
 from homestretch.engine.program import WeightSpec
 
@@ -38,8 +39,10 @@ class GgufCheckpoint:
         self.path = path
         self._header: Header = read_header(path)
         metadata = self._header.metadata
-        if metadata.get("split.count", 1) != 1:
-            raise CheckpointError(f"{path.name}: one of {metadata['split.count']} parts; join them with llama-gguf-split --merge")
+        if metadata.get("split.count", 1) not in (0, 1):
+            raise CheckpointError(
+                f"{path.name}: one of {short(metadata['split.count'])} parts; join them with llama-gguf-split --merge"
+            )
         self.config: Mapping[str, Any] = {key: value for key, value in metadata.items() if not isinstance(value, Texts)}
         self.text: TextDefaults = text_defaults(metadata, path.name)
         self._specs = {name: _spec(path.name, name, entry) for name, entry in self._header.entries.items()}

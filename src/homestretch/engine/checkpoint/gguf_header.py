@@ -11,13 +11,14 @@ from typing import Any
 
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
+from homestretch.engine.checkpoint.keys import short
 from homestretch.engine.errors import CheckpointError
 
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"}
 """struct letters of the value types of the format; 7 is bool, 8 a string, 9 an array."""
 BOOL, STRING, ARRAY = 7, 8, 9
 MOST_DIMENSIONS = 4
-LONGEST_NAME = 1 << 16
+LONGEST_NAME = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +87,18 @@ class _Reader:
         self.at += size
         return value
 
-    def text(self, what: str, longest: int | None = None) -> str:
+    def name(self, what: str) -> str:
+        """A key's or a tensor's name: short and printable, so that a message can quote it."""
+        length = struct.unpack_from("<Q", self.data, self.at)[0] if self.size - self.at >= 8 else 0
+        if length > LONGEST_NAME:
+            raise self.fail(f"{what} is {length:,} bytes long, at most {LONGEST_NAME} are allowed: the header is damaged")
+        name = self.text(what)
+        if not name or not name.isprintable():
+            raise self.fail(f"{what} is {name!r}, which is no name: the header is damaged")
+        return name
+
+    def text(self, what: str) -> str:
         length = self.scalar("Q", what)
-        if longest is not None and length > longest:
-            raise self.fail(f"{what} is {length:,} bytes long, at most {longest:,} are allowed: the header is damaged")
         self.need(length, what)
         self.at += length
         try:
@@ -149,7 +158,7 @@ def read_header(path: Path) -> Header:
     tensors, keys = reader.scalar("Q", "the tensor count"), reader.scalar("Q", "the key count")
     metadata: dict[str, Any] = {}
     for index in range(keys):
-        name = reader.text(f"key {index}", LONGEST_NAME)
+        name = reader.name(f"the name of key {index}")
         if name in metadata:
             raise reader.fail(f"the key {name} is there twice")
         metadata[name] = reader.value(reader.scalar("I", name), name)
@@ -159,10 +168,10 @@ def read_header(path: Path) -> Header:
 def _table(reader: _Reader, count: int, metadata: Mapping[str, Any]) -> dict[str, Entry]:
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
-        raise reader.fail(f"general.alignment = {alignment!r}; a power of two is wanted")
+        raise reader.fail(f"general.alignment = {short(alignment)}; a power of two is wanted")
     found: dict[str, tuple[tuple[int, ...], int, int]] = {}
     for index in range(count):
-        name = reader.text(f"the name of tensor {index}", LONGEST_NAME)
+        name = reader.name(f"the name of tensor {index}")
         dimensions = reader.scalar("I", f"tensor {name}")
         if name in found:
             raise reader.fail(f"tensor {name} is there twice")

@@ -11,6 +11,7 @@ from tokenizers.models import BPE
 
 from homestretch.engine.checkpoint import TextDefaults
 from homestretch.engine.checkpoint.gguf_header import Texts
+from homestretch.engine.checkpoint.keys import short
 from homestretch.engine.errors import CheckpointError
 
 GGML = "tokenizer.ggml."
@@ -47,9 +48,9 @@ def build_tokenizer(metadata: Mapping[str, Any], where: str) -> Tokenizer:
     """The tokenizer that the metadata describes. CheckpointError: another kind of vocabulary, an unknown split, damaged lists."""
     model, pre = metadata.get(f"{GGML}model"), metadata.get(f"{GGML}pre", "default")
     if model != "gpt2":
-        raise CheckpointError(f"{where}: {GGML}model = {model!r} is not supported; allowed: 'gpt2' (byte-level BPE)")
-    if pre not in SPLITS:
-        raise CheckpointError(f"{where}: {GGML}pre = {pre!r} is not supported; allowed: {', '.join(sorted(SPLITS))}")
+        raise CheckpointError(f"{where}: {GGML}model = {short(model)} is not supported; allowed: 'gpt2' (byte-level BPE)")
+    if not isinstance(pre, str) or pre not in SPLITS:
+        raise CheckpointError(f"{where}: {GGML}pre = {short(pre)} is not supported; allowed: {', '.join(sorted(SPLITS))}")
     tokens = texts(metadata, "tokens", where)
     kinds = _kinds(metadata, len(tokens), where)
     vocabulary: dict[str, int] = {}
@@ -59,7 +60,7 @@ def build_tokenizer(metadata: Mapping[str, Any], where: str) -> Tokenizer:
     try:
         tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=merges, ignore_merges=pre in WHOLE_WORDS))
     except Exception as error:  # noqa: BLE001 - the binding raises bare Exception
-        raise CheckpointError(f"{where}: {GGML}merges do not fit {GGML}tokens: {error}") from None
+        raise CheckpointError(f"{where}: {GGML}merges do not fit {GGML}tokens: {short(str(error))}") from None
     cuts = [pre_tokenizers.Split(Regex(pattern), behavior="isolated") for pattern in SPLITS[pre]]
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*cuts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     tokenizer.decoder = decoders.ByteLevel()
@@ -93,7 +94,7 @@ def text_defaults(metadata: Mapping[str, Any], where: str) -> TextDefaults:
     sampling = {name: metadata[f"general.sampling.{name}"] for name in SAMPLING if f"general.sampling.{name}" in metadata}
     for name, value in sampling.items():
         if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < 0:
-            raise CheckpointError(f"{where}: general.sampling.{name} = {value!r}; a number from 0 up is wanted")
+            raise CheckpointError(f"{where}: general.sampling.{name} = {short(value)}; a number from 0 up is wanted")
     return TextDefaults(
         ends=frozenset(ends),
         temperature=sampling.get("temp"),
@@ -122,7 +123,7 @@ def _pairs(merges: list[str], where: str) -> list[tuple[str, str]]:
     made = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
     for index, (left, right) in enumerate(made):
         if not left or not right:
-            raise CheckpointError(f"{where}: {GGML}merges[{index}] = {merges[index]!r} is no pair of tokens")
+            raise CheckpointError(f"{where}: {GGML}merges[{index}] = {short(merges[index])} is no pair of tokens")
     return made
 
 
@@ -136,7 +137,7 @@ def _kinds(metadata: Mapping[str, Any], count: int, where: str) -> list[int]:
 def _token_id(metadata: Mapping[str, Any], name: str, count: int, where: str) -> int | None:
     value = metadata.get(f"{GGML}{name}_token_id")
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < count):
-        raise CheckpointError(f"{where}: {GGML}{name}_token_id = {value!r} is none of the {count:,} tokens")
+        raise CheckpointError(f"{where}: {GGML}{name}_token_id = {short(value)} is none of the {count:,} tokens")
     return value
 
 

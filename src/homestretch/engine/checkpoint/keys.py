@@ -118,7 +118,7 @@ class Keys:
         """Refuse the keys that are left, by name."""
         left = sorted(set(self._config) - self._seen)
         if left:
-            shown = ", ".join(f"{key} = {_short(self._config[key])}" for key in left[:3])
+            shown = ", ".join(f"{key} = {short(self._config[key])}" for key in left[:3])
             more = f" and {len(left) - 3} more" if len(left) > 3 else ""
             raise CheckpointError(
                 f"{self._where}: unknown config key {shown}{more}; a key that nothing reads could change the result"
@@ -126,7 +126,7 @@ class Keys:
 
     def refusal(self, key: str, value: Any, allowed: str) -> CheckpointError:
         """The error for a value that is not supported."""
-        return CheckpointError(f"{self._where}: {key} = {_short(value)} is not supported; allowed: {allowed}")
+        return CheckpointError(f"{self._where}: {key} = {short(value)} is not supported; allowed: {allowed}")
 
     def _get(self, key: str, default: Any) -> Any:
         self._seen.add(key)
@@ -145,6 +145,7 @@ class Keys:
         return float(value)
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value for a message: on one line, 60 characters at most."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
 from homestretch.engine.checkpoint import Checkpoint
+from homestretch.engine.checkpoint.keys import short
 from homestretch.engine.errors import CheckpointError
 from homestretch.engine.program import Model
 
@@ -39,7 +40,7 @@ def model_type(checkpoint: Checkpoint) -> str:
     key = "general.architecture" if checkpoint.layout == "gguf" else "model_type"
     value = checkpoint.config.get(key)
     if not isinstance(value, str):
-        raise CheckpointError(f"{checkpoint.path.name}: {key} = {value!r}; it must name the architecture")
+        raise CheckpointError(f"{checkpoint.path.name}: {key} = {short(value)}; it must name the architecture")
     return value
 
 
@@ -47,5 +48,5 @@ def build_model(checkpoint: Checkpoint) -> Model:
     """The Model of an opened checkpoint, from headers alone. CheckpointError names what is unknown, missing or misshapen."""
     name = model_type(checkpoint)
     if name not in names():
-        raise CheckpointError(f"{checkpoint.path.name}: model type {name!r} is not supported; supported: {', '.join(names())}")
+        raise CheckpointError(f"{checkpoint.path.name}: model type {short(name)} is not supported; supported: {', '.join(names())}")
     return find(name).model(checkpoint)
