@@ -239,7 +239,7 @@ def strings(value: Any, key: str = "") -> Iterable[str]:
 
 
 def refused_name(name: str) -> str:
-    """Why a file may not be published under this name, "" if it may: plain ASCII pieces, no climbing, at most 120 characters each."""
+    """Why a file may not be published under this name, "" if it may: plain ASCII pieces of at most 120, no climbing."""
     pieces = PurePosixPath(name).parts
     if (
         not pieces

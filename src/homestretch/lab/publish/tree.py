@@ -113,7 +113,7 @@ def earlier(folder: Path) -> dict[str, FileEntry]:
 
 
 def write_run(folder: Path, out: Path, what: Filter) -> list[FileEntry]:
-    """Filter a run folder into `out` (made new; nothing outside it is touched). Returns the entries, also in `out/published.json`."""
+    """Filter a run folder into `out`, touching nothing outside it. Returns the entries, which `out/published.json` holds too."""
     entries = []
     out.mkdir(parents=True, exist_ok=True)
     for judged in filter_run(folder, what):

@@ -133,7 +133,8 @@ def value_labels(series: Sequence[Series], px, py) -> list[str]:  # type: ignore
             offset = 17 if below else -8
             anchor = "start" if place == 0 and last else "end" if place == last and last else "middle"
             out.append(
-                f'<text class="value s{index}" x="{px(x):.1f}" y="{py(y) + offset:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+                f'<text class="value s{index}" x="{px(x):.1f}" y="{py(y) + offset:.1f}" text-anchor="{anchor}">'
+                f"{escape(text)}</text>"
             )
     return out
 
@@ -168,7 +169,8 @@ def spots(title: str, points: Sequence[Spot], *, ident: str, x_title: str, y_tit
         out.append(f'<text class="tick" x="{LEFT - 7}" y="{py(mark) + 3.5:.1f}" text-anchor="end">{mark}</text>')
     for power in range(low, high + 1):
         out.append(
-            f'<text class="tick" x="{px(2.0**power):.1f}" y="{height - BOTTOM + 17}" text-anchor="middle">{short(2.0**power)}</text>'
+            f'<text class="tick" x="{px(2.0**power):.1f}" y="{height - BOTTOM + 17}" text-anchor="middle">'
+            f"{short(2.0**power)}</text>"
         )
     out.append(f'<text class="axis" x="{width - 24}" y="{height - 6}" text-anchor="end">{escape(x_title)}</text>')
     out.append(f'<text class="axis" x="6" y="10">{escape(y_title)}</text>')
@@ -177,7 +179,8 @@ def spots(title: str, points: Sequence[Spot], *, ident: str, x_title: str, y_tit
         y0, y1 = py(min(100.0, point.y + point.margin)), py(max(0.0, point.y - point.margin))
         text = f"{point.label}: {point.printed[0]}, {point.printed[1]}"
         out.append(
-            f'<a href="{escape(point.href)}" aria-label="{escape(text)}"><line class="whisker" x1="{x:.1f}" x2="{x:.1f}" y1="{y0:.1f}" '
+            f'<a href="{escape(point.href)}" aria-label="{escape(text)}">'
+            f'<line class="whisker" x1="{x:.1f}" x2="{x:.1f}" y1="{y0:.1f}" '
             f'y2="{y1:.1f}"/><circle class="dot s1" cx="{x:.1f}" cy="{y:.1f}" r="5.5"><title>{escape(text)}</title></circle></a>'
         )
     if len(points) <= 12:

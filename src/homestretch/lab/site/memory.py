@@ -95,8 +95,10 @@ def method(setup: LoadedSetup, run: Run) -> str:
         "system": "",
     }[kind]
     return (
-        "Memory test. For each context size the server is started again with that context, one prompt that fills about 95 % of the context "
-        "is sent, and the model must answer. The largest size that loaded and answered counts. Peak memory is the rise of used memory "
+        "Memory test. For each context size the server is started again with that context, one prompt that "
+        "fills about 95 % of the context "
+        "is sent, and the model must answer. The largest size that loaded and answered counts. Peak memory "
+        "is the rise of used memory "
         f"(MemTotal - MemAvailable) over the idle value before the step.{shared} Measured {run.date}."
     )
 
@@ -117,12 +119,14 @@ def sentences(setup: LoadedSetup, run: Run, sizes: list[int], top: int) -> list[
     if first is not None and last is not None and first.value is not None and last.value is not None and sizes[0] != top:
         out.append(
             f"The rise of used memory was {printed('peak_gib', first.value)} GiB with the {depth(sizes[0])} window and "
-            f"{printed('peak_gib', last.value)} GiB with the {depth(top)} window. It is the rise of the whole machine, so other programs that "
+            f"{printed('peak_gib', last.value)} GiB with the {depth(top)} window. It is the rise of the whole "
+            f"machine, so other programs that "
             "used or released memory at the same time are inside the number."
         )
     window = setup.card.window.value
     if isinstance(window, int) and window > top:
         out.append(
-            f"The window of the speed and quality runs, {window:,} tokens, was not part of this test: no memory figure stands for it."
+            f"The window of the speed and quality runs, {window:,} tokens, was not part of this test: no memory "
+            f"figure stands for it."
         )
     return out

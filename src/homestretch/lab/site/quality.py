@@ -256,7 +256,8 @@ def thinking(rows: list[Row]) -> str:
         cut = count(item.run.result, "think.cut_off") or 0
         bound = f" and a limit of {limit:,} tokens" if isinstance(limit, int) else ""
         return (
-            f"{item.title}: with thinking on{bound}, {none_or(cut)} of the {item.asked} answers {'was' if cut == 1 else 'were'} cut off at the "
+            f"{item.title}: with thinking on{bound}, {none_or(cut)} of the {item.asked} answers "
+            f"{'was' if cut == 1 else 'were'} cut off at the "
             f"limit ({item.extra})."
         )
     return ""

@@ -113,7 +113,7 @@ def standing(setup: LoadedSetup) -> Standing | None:
 
 
 def ranked(standings: list[Standing]) -> list[tuple[int, Standing]]:
-    """By season (newest first) and thinking mode; in each: finish, then hits, then thinking, then date. Equal in all share a rank."""
+    """By season (newest first) and thinking mode, then finish, hits, thinking time, date. Equal ones share a rank."""
 
     def key(item: Standing) -> tuple[float, int, float, str]:
         return (round(item.finish_s, 3), -item.hits, round(item.thinking_s, 3), item.date)

@@ -109,7 +109,8 @@ def at_once(result: Result) -> str:
     total = moved("The total", values[0], values[1], texts[0], texts[1], f"with {several(low, 'request')}", f"with {high}")
     single = moved("the speed of one request", values[2], values[3], texts[2], texts[3], "", "")
     return (
-        f"Requests at once: {listed([str(level) for level in levels])} requests ran together. {total}; {single}. A request's speed here is "
+        f"Requests at once: {listed([str(level) for level in levels])} requests ran together. {total}; "
+        f"{single}. A request's speed here is "
         "measured over the whole request, first token included, so it is below the decode speed."
     )
 
@@ -128,12 +129,14 @@ def load(run: Run, parts: tuple[str, ...]) -> str:
     out = []
     if seen.samples or seen.steps:
         out.append(
-            f"Load on the machine: the load guard (a sample every half second, {several(seen.samples, 'sample')}) discarded and repeated "
+            f"Load on the machine: the load guard (a sample every half second, {several(seen.samples, 'sample')}) "
+            f"discarded and repeated "
             f"{none_or(seen.discarded)} of its {several(seen.steps, 'step')}."
         )
     if seen.quiet and seen.busiest_name:
         out.append(
-            f"The quiet check (one sample every 10 seconds, {several(seen.quiet, 'sample')}) saw at most {seen.busiest_pct:.1f} % of one "
+            f"The quiet check (one sample every 10 seconds, {several(seen.quiet, 'sample')}) saw at most "
+            f"{seen.busiest_pct:.1f} % of one "
             f"core, from {seen.busiest_name}."
         )
     elif seen.quiet:
@@ -150,7 +153,8 @@ def instrument(run: Run) -> str:
     if not isinstance(decode, int | float) or not isinstance(first, int | float):
         return ""
     return (
-        f"The instrument, checked before the run against a server of known speed on the same machine, was off by {abs(decode):.2f} % in "
+        f"The instrument, checked before the run against a server of known speed on the same machine, was off "
+        f"by {abs(decode):.2f} % in "
         f"decode and {abs(first) * 1000:.1f} ms in the first token."
     )
 
@@ -194,7 +198,8 @@ def unused(setup: LoadedSetup, entry: UnusedRun, run: Run) -> str:
         if spread <= SPREAD_LIMIT_PCT:
             continue
         out.append(
-            f"Its {word(len(rates))} runs of the {prompt_label(prompt)} decoded at {listed([printed(RATE, rate) for rate in rates])} tok/s, "
+            f"Its {word(len(rates))} runs of the {prompt_label(prompt)} decoded at "
+            f"{listed([printed(RATE, rate) for rate in rates])} tok/s, "
             f"a spread of {spread:.1f} % against the limit of {SPREAD_LIMIT_PCT} %, so no median could stand as a headline."
         )
         shares = [

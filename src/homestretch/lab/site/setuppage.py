@@ -39,7 +39,7 @@ class Place:
 
 
 def raw_tree(setup: LoadedSetup, place: Place) -> dict[str, dict[str, RawFile]]:
-    """Write `raw/v2/SLUG` anew through the filter, with its browsable pages. Returns run -> file name -> file as the page links it."""
+    """Write `raw/v2/SLUG` anew through the filter, with its pages. Returns run -> file name -> file as pages link it."""
     top = place.out / "raw" / "v2" / setup.slug
     shutil.rmtree(top, ignore_errors=True)
     out: dict[str, dict[str, RawFile]] = {}
@@ -245,6 +245,11 @@ def render(
             {"text": sentences.unused(setup, entry, run), "files": unused_files(raw, run)} for entry, run in unique_unused(setup)
         ],
         differences_short=bool(card.differences),
+        contracts=[
+            {"run": file.run, "href": file.link.removesuffix(".html")}
+            for run in dict.fromkeys(setup.counting[part].name for part in PARTS if part in setup.counting)
+            if (file := raw.get(run, {}).get("contract.json")) is not None and file.link
+        ],
         contract_rows=settings_rows(setup.counting.get("decode")),
         files=files,
         commands={

@@ -39,7 +39,8 @@ def verdict(reports: list[Report]) -> Verdict:
         else ""
     )
     text = (
-        f"Code that shares nothing with the code that made the numbers read the raw files and counted again: {several(len(counted), 'point')} "
+        f"Code that shares nothing with the code that made the numbers read the raw files and counted again: "
+        f"{several(len(counted), 'point')} "
         f"of {len(rows)} agree to the printed digit, none differs.{rest}"
     )
     short = "independent check passed" if not unseen else f"independent check passed, {len(unseen)} not recountable"
