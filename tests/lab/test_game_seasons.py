@@ -16,8 +16,8 @@ from homestretch.lab.errors import WrongUse
 from homestretch.lab.game.draws import Draws, mix64
 from homestretch.lab.game.programs import sandboxed
 from homestretch.lab.game.seasons import LAST, season
-from homestretch.lab.game.tasks import ferry as ferry_task
 from homestretch.lab.game.tasks import Outcome, find, names
+from homestretch.lab.game.tasks import ferry as ferry_task
 from homestretch.lab.game.tasks.seating import solutions
 from homestretch.lab.game.tasks.snake import TIES
 from homestretch.lab.game.walk import careful, careless, fault

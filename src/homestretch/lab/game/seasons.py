@@ -33,7 +33,7 @@ class Season:
         return hashlib.sha256(self.bytes()).hexdigest()
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def season(number: int) -> Season:
     """Season `number`; WrongUse outside FIRST … LAST."""
     if not FIRST <= number <= LAST:
