@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from textwrap import shorten
 from typing import ClassVar
 
 import psutil
@@ -56,11 +57,11 @@ class Backend:
 
     @classmethod
     def refusal(cls, device: str = "") -> str | None:
-        """Why this backend cannot work here: a device that torch does not have."""
+        """Why this backend cannot work here: a device that torch does not have, or one without fp64 (angles are fp64)."""
         try:
-            torch.empty(1, device=device or "cpu")
-        except (RuntimeError, AssertionError) as error:
-            return f"torch has no device {device!r} here ({str(error).splitlines()[0]}); leave --device out for the CPU"
+            torch.ones(1, device=device or "cpu", dtype=torch.float64).cpu()
+        except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+            return f"torch has no device {device!r} here ({shorten(str(error), 100)}); leave --device out for the CPU"
         return None
 
     @classmethod
