@@ -28,7 +28,9 @@ def at(*pieces: bytes) -> list[tuple[float, bytes]]:
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.sampled_from([b"\n", b"\r\n", b"\r"]))
 def test_cuts_anywhere_and_any_line_end_give_the_same_events(cuts: list[int], end: bytes) -> None:
-    whole = b"".join([chunk({"content": "grüße"}), b": keep-alive\n\n", chunk({"content": " 🙂"}), b"event: x\ndata: a\ndata: b\n\n", DONE])
+    whole = b"".join(
+        [chunk({"content": "grüße"}), b": keep-alive\n\n", chunk({"content": " 🙂"}), b"event: x\ndata: a\ndata: b\n\n", DONE]
+    )
     whole = whole.replace(b"\n", end)
     pieces, rest = [], whole
     for size in cuts:
@@ -69,7 +71,13 @@ def test_reasoning_text_and_tool_arguments_count() -> None:
     call = {"index": 0, "id": "c", "function": {"name": "f", "arguments": ""}}
     more = {"index": 0, "function": {"arguments": '{"x": 1}'}}
     reply = parse_stream(
-        at(chunk({"reasoning": "hm"}), chunk({"reasoning_content": "so"}), chunk({"tool_calls": [call]}), chunk({"tool_calls": [more]}), DONE)
+        at(
+            chunk({"reasoning": "hm"}),
+            chunk({"reasoning_content": "so"}),
+            chunk({"tool_calls": [call]}),
+            chunk({"tool_calls": [more]}),
+            DONE,
+        )
     )
     assert [event.kind for event in reply.events] == ["reasoning", "reasoning", "other", "tool", "done"]
     assert reply.reasoning == "hmso"
@@ -105,13 +113,20 @@ def test_token_ids_and_timings_give_shares() -> None:
     )
     assert (ids.k1, ids.k1_source, [event.tokens for event in ids.events]) == (2, "ids", [2, 1, 1, None])
     timings = parse_stream(
-        at(chunk({"content": "ab"}, timings={"predicted_n": 2}), chunk({"content": "c"}, timings={"predicted_n": 3}), finish(), DONE)
+        at(
+            chunk({"content": "ab"}, timings={"predicted_n": 2}),
+            chunk({"content": "c"}, timings={"predicted_n": 3}),
+            finish(),
+            DONE,
+        )
     )
     assert (timings.k1, timings.k1_source, [event.tokens for event in timings.events]) == (2, "timings", [2, 1, None, None])
 
 
 def reply_of(*texts: str, tokens: int, reason: str = "stop") -> Reply:
-    return parse_stream(at(*[chunk({"content": text}) for text in texts], finish(reason, usage={"completion_tokens": tokens}), DONE))
+    return parse_stream(
+        at(*[chunk({"content": text}) for text in texts], finish(reason, usage={"completion_tokens": tokens}), DONE)
+    )
 
 
 def test_a_tokenizer_tells_k1_and_the_textless_end() -> None:
@@ -129,7 +144,9 @@ def test_without_any_count_k1_is_assumed_and_says_so() -> None:
 
 @pytest.mark.parametrize("noise", [b"data: {broken\n\n", b"data: 17\n\n", b"data: []\n\n", b"retry: 5\n\n", b"\n\n"])
 def test_noise_is_kept_apart(noise: bytes) -> None:
-    reply = parse_stream(at(chunk({"content": "a"}), noise, chunk({"content": "b"}), finish("stop", usage={"completion_tokens": 2}), DONE))
+    reply = parse_stream(
+        at(chunk({"content": "a"}), noise, chunk({"content": "b"}), finish("stop", usage={"completion_tokens": 2}), DONE)
+    )
     assert reply.text == "ab"
     assert len(reply.counting()) == 2
 

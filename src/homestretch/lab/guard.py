@@ -78,10 +78,10 @@ class Guard:
 
     def judge(self, began: float, ended: float) -> str:
         """The heaviest foreign load in any half second that touches the step, if it is over the limit."""
-        samples = self.samples_of(began, ended)
-        worst = max((load for sample in samples for load in sample.foreign), key=lambda load: load.cpu_pct, default=None)
         if self.allow_load:
             return ""
+        samples = self.samples_of(began, ended)
+        worst = max((load for sample in samples for load in sample.foreign), key=lambda load: load.cpu_pct, default=None)
         if worst is not None and worst.cpu_pct > LIMIT_PCT:
             return f"load: {worst.name} used {worst.cpu_pct:.0f} % of one core (limit {LIMIT_PCT:.0f} %)"
         return ""

@@ -179,7 +179,8 @@ class Sampler:
     def __init__(self, folder: Path, lab_pid: int) -> None:
         self.folder, self.lab_pid = folder, lab_pid
         self.server_pids: list[int] = []
-        self.step = ""
+        self.step = ""  # the last one that ran in the half second, even if it has ended since
+        self.step_ended = False
         self.graphics = Graphics()
         self.throttles = cpu_throttles()
 
@@ -224,6 +225,8 @@ class Sampler:
                     if now_s - last_at >= 0.1:
                         guard.write(encode(self.sample(last, seen, now_s - last_at)) + b"\n")
                         guard.flush()
+                        if self.step_ended:
+                            self.step, self.step_ended = "", False
                     last, last_at = seen, now_s
                     if now_s - quiet_at >= QUIET_S or ended:
                         if now_s - quiet_at >= 1.0:
@@ -239,7 +242,7 @@ class Sampler:
         if order.server_pids is not None:
             self.server_pids = order.server_pids
         if order.step is not None:
-            self.step = order.step
+            self.step, self.step_ended = order.step or self.step, not order.step
 
 
 if __name__ == "__main__":

@@ -82,7 +82,9 @@ def state(run: RunFolder, part: str, plan: Sequence[str], measured: str) -> Part
     summary = run.step_summary(part)
     if not missing:
         return PartResult(state="done", measured=measured, guard=summary)
-    reasons = [record.discarded for record in run.requests(part) if record.step == missing[0] and record.discarded]
+    records = run.requests(part)
+    tried = records[-1].step if records and records[-1].discarded else missing[0]
+    reasons = [record.discarded for record in records if record.step == tried and record.discarded]
     if not reasons:
         text = (
             f"step {missing[0]} and {len(missing) - 1} more were not run" if len(missing) > 1 else f"step {missing[0]} was not run"
@@ -90,7 +92,7 @@ def state(run: RunFolder, part: str, plan: Sequence[str], measured: str) -> Part
         return PartResult(state="missing", measured=measured, reason=text, guard=summary)
     failed = reasons[-1].startswith("error")
     return PartResult(
-        state="invalid" if failed else "undecided", measured=measured, reason=f"step {missing[0]}: {reasons[-1]}", guard=summary
+        state="invalid" if failed else "undecided", measured=measured, reason=f"step {tried}: {reasons[-1]}", guard=summary
     )
 
 

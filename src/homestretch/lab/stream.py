@@ -154,16 +154,14 @@ def _read_chunk(reply: Reply, chunk: Mapping[str, Any], at: float) -> Event:
         kind = "text"
     elif finish is not None:
         kind = "finish"
+    elif delta.get("role"):
+        kind = "role"
     elif usage is not None:
         kind = "usage"
-    elif "role" in delta:
-        kind = "role"
     event = Event(at=at, kind=kind, text=content or reasoning or spoken or text)
     if usage is not None:
         reply.usage = _usage(usage)
-        reply.usage_where = {"finish": "finish event", "usage": "own chunk"}.get(
-            kind, "finish event" if finish is not None else "every event"
-        )
+        reply.usage_where = "own chunk" if kind == "usage" else "finish event" if finish is not None else "every event"
         event.total, event.total_source = reply.usage.completion_tokens, "usage"
     elif isinstance(timings := chunk.get("timings"), dict) and isinstance(timings.get("predicted_n"), int):
         event.total, event.total_source = timings["predicted_n"], "timings"

@@ -174,7 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
             script = write(behaviour, body, number, len(prompt), cached, fake.answers)
             if not body.get("stream"):
                 time.sleep(max(0.0, started + script.events[-1].at - time.perf_counter()))
-                return self._json(200, _plain(body, script))
+                return self._json(200, _plain(body, script, behaviour))
             if fault == "refuse":
                 self.close_connection = True
                 self.connection.close()
@@ -224,7 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._json(status, {"error": {"message": message, "type": "invalid_request_error", "code": code}}, headers)
 
 
-def _plain(body: dict[str, Any], script: Script) -> dict[str, Any]:
+def _plain(body: dict[str, Any], script: Script, behaviour: Behaviour) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": script.text}
     if script.reasoning:
         message["reasoning_content"] = script.reasoning
@@ -235,7 +235,7 @@ def _plain(body: dict[str, Any], script: Script) -> dict[str, Any]:
         "object": "chat.completion",
         "model": body.get("model"),
         "choices": [choice],
-        "usage": script.usage,
+        **({} if behaviour.usage == "never" else {"usage": script.usage}),
         **script.extras,
     }
 
