@@ -105,6 +105,7 @@ def contract(
             "thinking": Sourced(value=thinking, source="the test's own setting"),
             "server.slots": card.slots,
             "server.window": card.window,
+            "server.version": Sourced(value="TensorFold 1.2.5", source="the server itself"),
             **{name: Sourced(value=value, source="default") for name, value in settings.items()},
         },
         hashes={"prompts": sha("prompts"), "engine": card.engine.sha256},
@@ -147,7 +148,7 @@ def guard_lines(folder: Path, samples: dict[str, int], quiet: int, busiest: floa
     write_lines(
         folder / "quiet.jsonl",
         [
-            {"at": "2026-11-10T12:00:00Z", "mono": 10.0 * i, "foreign": [{**load, "cpu_pct": busiest if i == 7 else 0.9}]}
+            {"at": "2026-11-10T12:00:00Z", "mono": 10.0 * i, "foreign": [{**load, "cpu_pct": busiest if i == 7 else 0.5}]}
             for i in range(quiet)
         ],
     )

@@ -166,7 +166,7 @@ class RunFolder:
         samples = [sample for sample in self.guard_samples() if sample.step.split("/")[0] == part]
         busiest = max((load for sample in samples for load in sample.foreign), key=lambda load: load.cpu_pct, default=None)
         return StepSummary(
-            steps=len([step for step in index if step != "warmup"]),
+            steps=len([step for step in index if not step.startswith("warmup")]),
             discarded=len(discarded),
             samples=len(samples),
             busiest_name=busiest.name if busiest else "",

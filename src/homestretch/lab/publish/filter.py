@@ -31,6 +31,7 @@ SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
 UNTOUCHED = re.compile(r"(?:^|/)(?:replies-[^/]*|io\.jsonl|[^/]*\.gen\.jsonl|answers-[^/]*)$")
 ORDINARY = words("ordinary")
 ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})|\\x([0-9a-fA-F]{2})")
+POWER_KEY = re.compile(r"power|watt|energy|joule", re.IGNORECASE)
 BASE64 = re.compile(r"(?<![A-Za-z0-9+/=])[A-Za-z0-9+/]{16,}={0,2}(?![A-Za-z0-9+/=])")
 ALLOWED = words("allowed")
 
@@ -63,6 +64,7 @@ class Filter:
         pattern = "|".join(re.escape(name) for name in self.names)
         self._names = re.compile(rf"(?<![A-Za-z0-9])(?:{pattern})(?![A-Za-z0-9])", re.IGNORECASE) if pattern else None
         self._short = lru_cache(maxsize=20000)(self._scrub)
+        self._fault = lru_cache(maxsize=20000)(self._fault_of)
 
     @staticmethod
     def of_this_machine(names: Iterable[str] = (), allowed: Iterable[str] = ()) -> Filter:
@@ -211,19 +213,25 @@ class Filter:
             return ""
         texts = list(strings(msgspec.json.decode(line))) if structured else [line]
         for text in texts:
-            if kind := self.remains(text):
-                return f"{kind} remains after the filter"
-            if (found := POWER.search(text)) and not POWER_CASED.fullmatch(found[0]):
-                return "a power reading, or a number written like one"
-            if language:
-                for piece in text.split("\n"):
-                    if tongue := foreign(piece, self.allowed):
-                        return f"text in another language than the site's ({tongue})"
+            judged = self._fault(text, language) if len(text) < 200 else self._fault_of(text, language)
+            if judged:
+                return judged
+        return ""
+
+    def _fault_of(self, text: str, language: bool) -> str:
+        """Why this text keeps its file back, "" if it does not."""
+        if kind := self.remains(text):
+            return f"{kind} remains after the filter"
+        if (found := POWER.search(text)) and not POWER_CASED.fullmatch(found[0]):
+            return "a power reading, or a number written like one"
+        for piece in text.split("\n") if language else ():
+            if tongue := foreign(piece, self.allowed):
+                return f"text in another language than the site's ({tongue})"
         return ""
 
 
 def strings(value: Any, key: str = "") -> Iterable[str]:
-    """Every string of a JSON value, keys included; a number comes with its key, so that `power_w: 12` is seen as one text."""
+    """Every string of a JSON value, keys included; a number comes with a key that tells of power: `power_w: 12` is one text."""
     if isinstance(value, str):
         yield f"{key}: {value}" if key else value
     elif isinstance(value, list):
@@ -234,7 +242,7 @@ def strings(value: Any, key: str = "") -> Iterable[str]:
             if isinstance(item, str | list | dict):
                 yield str(name)
             yield from strings(item, str(name))
-    elif isinstance(value, int | float) and not isinstance(value, bool) and key:
+    elif isinstance(value, int | float) and not isinstance(value, bool) and POWER_KEY.search(key):
         yield f"{key}: {value}"
 
 

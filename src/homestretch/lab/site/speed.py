@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
+from homestretch.lab.doubts import DOUBTS
 from homestretch.lab.setups import SPEED, LoadedSetup, Run
 from homestretch.lab.site import charts, facts
 from homestretch.lab.site.figures import Figure, depth, figure, headline, keys, printed, prompt_label, prompts, refused
@@ -42,7 +45,7 @@ def speed(setup: LoadedSetup) -> Speed | None:
     if not present:
         return None
     run = setup.counting[present[0]]
-    result = merged(setup)
+    result = uncluttered(merged(setup))
     return Speed(
         run=run,
         tiles=tiles(result),
@@ -80,6 +83,17 @@ def merged(setup: LoadedSetup) -> Result:
     return Result(
         run=first.name, scored_by=first.result.scored_by if first.result else "", parts=parts, numbers=numbers, doubts=doubts
     )
+
+
+def uncluttered(result: Result) -> Result:
+    """Without the telling doubts that most numbers share: they stand once above the table, not in every row."""
+    count = {name: sum(name in number.doubts for number in result.numbers.values()) for name in result.doubts}
+    common = {name for name, hits in count.items() if hits * 2 > len(result.numbers) and name in DOUBTS and not DOUBTS[name].refuses}
+    numbers = {
+        name: msgspec.structs.replace(number, doubts=[doubt for doubt in number.doubts if doubt not in common])
+        for name, number in result.numbers.items()
+    }
+    return msgspec.structs.replace(result, numbers=numbers)
 
 
 def tiles(result: Result) -> list[Figure]:
