@@ -23,7 +23,7 @@ test-long: $(STAMP)
 	$(PYTEST) -m long
 
 test-triton: $(STAMP)
-	$(PYTEST) -n 2 -m triton
+	TRITON_INTERPRET=1 $(PYTEST) -n 2 -m triton
 
 map: $(STAMP)
 	$(BIN)/python tools/map.py

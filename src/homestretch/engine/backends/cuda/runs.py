@@ -1,0 +1,151 @@
+"""One step of windows: tables to the device, a captured graph replayed, tokens drawn; the last row of a prompt likewise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+import torch
+
+from homestretch.engine.backends.cuda.drawing import Drawer
+from homestretch.engine.backends.cuda.memory import Stream
+from homestretch.engine.backends.cuda.results import Drawn, Results
+from homestretch.engine.backends.cuda.rows import CHUNK, Rows
+from homestretch.engine.types import Draw, FromTicket, Window
+
+
+class Graphs:
+    """Runs a launch; on a device it is captured the first time and replayed from then on."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+
+    def run(self, key: Hashable, launch: Callable[[], None]) -> None:
+        """The first run of a key is a plain one (it compiles and allocates); then its graph is captured for the next."""
+        if self._device.type != "cuda":
+            launch()
+        elif key in self._graphs:
+            self._graphs[key].replay()
+        else:
+            launch()
+            torch.cuda.synchronize(self._device)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                launch()
+            self._graphs[key] = graph
+
+
+def chunks_for(position: int) -> int:
+    """Attention chunks a launch provides for: the next power of two, so that few graphs serve a growing text."""
+    return 1 << (position // CHUNK).bit_length()
+
+
+class WindowRun:
+    """Fills the tables of a `Rows` executor and runs it."""
+
+    def __init__(self, rows: Rows, vocab: int) -> None:
+        self._rows, self._vocab = rows, vocab
+        self._drawer = Drawer(vocab=vocab, rows=rows.capacity, device=rows.device)
+        self._graphs = Graphs(rows.device)
+
+    def windows(self, windows: Sequence[Window], streams: Sequence[Stream], results: Results) -> list[Drawn]:
+        """Run every row of every window; one Drawn a window."""
+        rows = self._rows
+        draws = [draw for window in windows for draw in window.draws]
+        count = len(draws)
+        starts, tokens = [0], list[int]()
+        positions, places = list[int](), list[int]()
+        for window, stream in zip(windows, streams, strict=True):
+            tokens += [0 if isinstance(token, FromTicket) else token for token in window.tokens]
+            positions += range(window.start, window.start + len(window.tokens))
+            places += [stream.place] * len(window.tokens)
+            starts.append(len(tokens))
+        _send(rows.tokens, tokens)
+        _send(rows.positions, positions)
+        _send(rows.slots, places)
+        _send(rows.starts, starts)
+        _send(rows.places, [stream.place for stream in streams])
+        _send(rows.kept, [window.kept for window in windows])
+        _send(rows.phases, [stream.phase for stream in streams])
+        at = 0
+        for window in windows:
+            for token in window.tokens:
+                if isinstance(token, FromTicket):
+                    rows.tokens[at : at + 1] = results.token(token.ticket, token.window, token.row)
+                at += 1
+        rows.windows, rows.chunks = len(windows), chunks_for(max(positions))
+        tokens_drawn = self._launch(count, draws)
+        made, first = [], 0
+        for window in windows:
+            made.append(self._drawn(tokens_drawn, window.draws, first))
+            first += len(window.tokens)
+        return made
+
+    def last_row(self, hidden: torch.Tensor, draw: Draw) -> Drawn:
+        """The token after a prompt, from its last row's hidden (1, width)."""
+        rows = self._rows
+        at = rows.program.outputs["hidden"]
+        rows.value(at)[:1] = hidden
+        step = rows.lowered.steps[-1]
+        if at in rows.lowered.prepared:
+            x, sums = rows.cast_of(at)
+            group = rows.lowered.prepared[at].group
+            x[:1] = hidden.to(x.dtype)
+            sums[:1] = x[:1].to(torch.float32).reshape(1, -1, group).sum(-1)
+        rows.launch_head(step, 1)
+        return self._drawn(self._shape_and_draw([draw]), [draw], 0)
+
+    def _launch(self, count: int, draws: Sequence[Draw]) -> torch.Tensor:
+        rows = self._rows
+        plain = not any(draw.bias or draw.mask or draw.logprobs for draw in draws)
+        mode = self._drawer.mode(draws)
+        if not plain:
+            self._graphs.run((count, rows.windows, rows.chunks, "none"), lambda: rows.launch(count))
+            return self._shape_and_draw(draws)
+        self._drawer.set(draws)
+
+        def launch() -> None:
+            rows.launch(count)
+            self._drawer.launch(rows.logits, count, mode)
+
+        self._raw = None
+        self._graphs.run((count, rows.windows, rows.chunks, mode), launch)
+        return self._drawer.tokens[:count].clone()
+
+    def _shape_and_draw(self, draws: Sequence[Draw]) -> torch.Tensor:
+        """Apply biases and masks to the logits, then draw; the unshaped logits are kept for log probabilities."""
+        logits = self._rows.logits
+        asked = any(draw.logprobs for draw in draws)
+        self._raw = logits[: len(draws)].clone() if asked else None
+        for row, draw in enumerate(draws):
+            if draw.bias:
+                ids = torch.tensor([token for token, _ in draw.bias], device=logits.device)
+                logits[row].index_add_(0, ids, torch.tensor([addend for _, addend in draw.bias], device=logits.device))
+            if draw.mask is not None:
+                bits = torch.frombuffer(bytearray(draw.mask), dtype=torch.uint8).to(logits.device)
+                allowed = ((bits[:, None] >> torch.arange(8, device=logits.device, dtype=torch.uint8)) & 1).flatten()[: self._vocab]
+                logits[row].masked_fill_(allowed == 0, float("-inf"))
+        return self._drawer.draw(logits, draws).clone()
+
+    def _drawn(self, tokens: torch.Tensor, draws: Sequence[Draw], first: int) -> Drawn:
+        mine = tokens[first : first + len(draws)]
+        counts = [draw.logprobs for draw in draws]
+        if self._raw is None or not any(counts):
+            return Drawn(tokens=mine)
+        scores = torch.log_softmax(self._raw[first : first + len(draws)].to(torch.float64), dim=-1)
+        top = torch.sort(scores, dim=-1, descending=True, stable=True)
+        most = max(counts)
+        return Drawn(
+            tokens=mine,
+            logprobs=scores.gather(1, mine.clamp(0, self._vocab - 1)[:, None])[:, 0],
+            top_ids=top.indices[:, :most],
+            top_logprobs=top.values[:, :most],
+            counts=counts,
+        )
+
+    _raw: torch.Tensor | None = None
+
+
+def _send(buffer: torch.Tensor, values: Sequence[int]) -> None:
+    """Copy a few integers to the front of a device buffer."""
+    buffer[: len(values)].copy_(torch.tensor(values, dtype=buffer.dtype), non_blocking=True)
