@@ -59,6 +59,9 @@ def measure(
     api_key_file: Annotated[Path | None, typer.Option(help="A file with the server's key.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --output.")] = False,
     allow_load: Annotated[bool, typer.Option("--allow-load", help="Let disturbed steps count; a doubt says so.")] = False,
+    unsafe_code_execution: Annotated[
+        bool, typer.Option("--unsafe-code-execution", help="Run programs a model wrote without isolation where there is none.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON line last on stdout.")] = False,
 ) -> None:
     """Measure a setup. Exit code 0 done, 1 a part failed, 2 wrong use, 3 undecided because of foreign load."""

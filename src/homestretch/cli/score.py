@@ -12,13 +12,18 @@ import typer
 
 def score(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
+    unsafe_code_execution: Annotated[
+        bool, typer.Option("--unsafe-code-execution", help="Run programs a model wrote without isolation where there is none.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON line last on stdout.")] = False,
 ) -> None:
     """Score a run folder again; needs no server."""
     from homestretch.cli.measure import report
+    from homestretch.lab import sandbox
     from homestretch.lab.errors import LabError
     from homestretch.lab.score import score as derive
 
+    sandbox.allow_unsafe(unsafe_code_execution)
     try:
         result = derive(run)
     except LabError as error:

@@ -249,6 +249,7 @@ def command(options: Options, base_url: str, model: str) -> list[str]:
     argv += ["--no-cache-prompt"] if options.no_cache_prompt else []
     argv += ["--thinking"] if options.thinking else []
     argv += ["--allow-load"] if options.allow_load else []
+    argv += ["--unsafe-code-execution"] if options.unsafe_code_execution else []
     return argv
 
 

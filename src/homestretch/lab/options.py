@@ -60,6 +60,7 @@ class Options:
     data: Path | None = None
     resume: bool = False
     allow_load: bool = False
+    unsafe_code_execution: bool = False
     machine_name: str = ""
     api_key_file: Path | None = None
     extra: dict[str, Any] = field(default_factory=dict)

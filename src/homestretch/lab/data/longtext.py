@@ -17,11 +17,11 @@ from homestretch.lab.data.world import Document, fictional
 from homestretch.lab.errors import LabError
 
 VERSION = 1
-KINDS = ("retrieval", "common_words", "questions", "variables")
+KINDS = ("multikey", "common_words", "multihop_qa", "variables")
 LABELS = {
-    "retrieval": "multi-key retrieval",
+    "multikey": "multi-key retrieval",
     "common_words": "common-word extraction",
-    "questions": "multi-hop question answering",
+    "multihop_qa": "multi-hop question answering",
     "variables": "variable tracking",
 }
 SHORT_TOKENS = 3900  # below this, thirty of each common word leave no room for others
@@ -43,13 +43,13 @@ Maker = Callable[[int], LongText]
 def maker(kind: str, seed: int, index: int, length: int, questions: Sequence[QuestionRow] = ()) -> Maker:
     """units -> text. questions: rows of a question set; without them the documents and questions are made up."""
     key = f"ruler/{kind}/{seed + index}"
-    if kind == "retrieval":
+    if kind == "multikey":
         return _retrieval(Draws(key))
     if kind == "common_words":
         return _common_words(key, length < SHORT_TOKENS)
     if kind == "variables":
         return _variables(key)
-    if kind == "questions":
+    if kind == "multihop_qa":
         return _questions(key, questions, index)
     raise LabError(f"no long text is called {kind!r}; there are: {', '.join(KINDS)}")
 

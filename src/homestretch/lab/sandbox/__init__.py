@@ -21,7 +21,19 @@ from typing import Any
 from homestretch.lab.sandbox import cages, process
 from homestretch.lab.sandbox.outcome import Limits, Mode, Outcome, SandboxFailed, Status
 
-__all__ = ["Limits", "Mode", "Outcome", "Sandbox", "SandboxFailed", "Status", "Verdict", "open_sandbox", "run_program"]
+__all__ = [
+    "Limits",
+    "Mode",
+    "Outcome",
+    "Sandbox",
+    "SandboxFailed",
+    "Status",
+    "Verdict",
+    "allow_unsafe",
+    "open_sandbox",
+    "proven",
+    "run_program",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,11 +170,24 @@ def _prove(sandbox: Sandbox) -> Sandbox:
     return Sandbox(mode=sandbox.mode, python=sandbox.python, applied=sandbox.applied, attacks=verdicts)
 
 
-@lru_cache(maxsize=1)
-def _proven() -> Sandbox:
-    return open_sandbox()
+_consent = {"unsafe": False}
+
+
+def allow_unsafe(allowed: bool) -> None:
+    """A person's consent, given on the command line of this very process, never taken from a file."""
+    _consent["unsafe"] = allowed
+
+
+@lru_cache(maxsize=2)
+def _opened(unsafe: bool) -> Sandbox:
+    return open_sandbox(unsafe=unsafe)
+
+
+def proven() -> Sandbox:
+    """This process's sandbox, opened and proven at the first call."""
+    return _opened(_consent["unsafe"])
 
 
 def run_program(code: str, stdin: bytes | str = b"", limits: Limits | None = None) -> Outcome:
     """Runs one program in this process's sandbox, opened and proven at the first call."""
-    return _proven().run(code, stdin, limits)
+    return proven().run(code, stdin, limits)
