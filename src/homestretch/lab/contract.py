@@ -24,12 +24,20 @@ from homestretch.lab.types import Card, Contract, Sourced
 Say = Callable[[str], None]
 
 
+CARDS = Path(__file__).parent / "cards"
+"""The cards that come with the lab; `measure NAME` finds them by file name."""
+
+
 def read_card(path: Path) -> Card:
-    """A setup card; WrongUse names the field that is wrong."""
+    """A setup card, by path or by the name of one that ships; WrongUse names the field that is wrong."""
+    shipped = CARDS / f"{path}.toml"
+    if not path.exists() and len(path.parts) == 1 and shipped.exists():
+        path = shipped
     try:
         return msgspec.toml.decode(path.read_bytes(), type=Card)
     except FileNotFoundError:
-        raise WrongUse(f"there is no card {path}; cards lie in cards/, or give --base-url for a server that runs") from None
+        names = ", ".join(sorted(card.stem for card in CARDS.glob("*.toml")))
+        raise WrongUse(f"there is no card {path}; {names} ship with the lab, or give --base-url for a server that runs") from None
     except msgspec.MsgspecError as error:
         raise WrongUse(f"card {path}: {error}") from None
 

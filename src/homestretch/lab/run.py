@@ -86,7 +86,7 @@ def measure(options: Options, *, progress: Progress | None = None, retry: Retry 
 def _complete(options: Options) -> Options:
     """Parts resolved; what is missing or contradicts itself refused."""
     if options.card is None and not options.base_url and not options.resume:
-        raise WrongUse("nothing to measure: give a card (cards/NAME.toml) or --base-url http://HOST:PORT/v1")
+        raise WrongUse("nothing to measure: give a card (a file, or the name of one that ships) or --base-url http://HOST:PORT/v1")
     wanted = options.parts or ("speed",)
     options = replace(options, parts=parts.select(",".join(wanted)))
     if options.warmups < 0 or min(options.runs, options.prefill_runs, options.conc_rounds, options.ctx_runs, options.at_once) < 1:

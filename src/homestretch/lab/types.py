@@ -114,7 +114,7 @@ class Thinking(Record, frozen=True, kw_only=True):
 
 
 class Card(Record, frozen=True, kw_only=True):
-    """A setup card, `cards/NAME.toml`. settings: window, slots and sampling fields, each with its source."""
+    """A setup card, such as `lab/cards/smollm2-135m.toml`. settings: window, slots and sampling fields, each with its source."""
 
     slug: str
     title: str
