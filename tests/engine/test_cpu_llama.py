@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from cpu_worlds import greedy, read, step, tiny_llama
+from cpu_worlds import difference, greedy, loaded, read, step, tiny_llama
+from cpu_worlds import drawn as drawn_of
+from cpu_worlds import serial as serial_of
 
-from homestretch.engine.backends import Backend, find
-from homestretch.engine.families import build_model
-from homestretch.engine.types import Draw, Limits, RowOut, Window
+from homestretch.engine.backends import Backend
+from homestretch.engine.types import Draw, RowOut, Window
 
 VOCAB = 320
 DECODE, PROMPT = 3e-4, 2e-2
-"""Largest difference of log probabilities' logits over the largest logit: 15-bit decode rows, bf16 prompts."""
-
-
-def loaded(name: str, checkpoint: Any, threads: int = 1, **options: Any) -> Backend:
-    backend = find(name)(**options)
-    backend.load(build_model(checkpoint), checkpoint, Limits(window=1024, streams=8, threads=threads, prompt_cache_bytes=1 << 26))
-    return backend
+"""Relative error of a row's logits: 16-bit decode rows, bf16 prompts."""
 
 
 @pytest.fixture(scope="module")
 def pair() -> tuple[Backend, Backend]:
     checkpoint = tiny_llama(3)
     return loaded("cpu", checkpoint, threads=2), loaded("reference", checkpoint)
-
-
-def spread(row: RowOut) -> dict[int, float]:
-    return dict(row.top)
-
-
-def difference(a: RowOut, b: RowOut) -> float:
-    """Largest difference of the log probabilities over their range, which is that of the logits."""
-    one, two = spread(a), spread(b)
-    assert one.keys() == two.keys()
-    return max(abs(one[i] - two[i]) for i in one) / max(abs(value) for value in two.values())
 
 
 def test_decode_rows_agree_with_the_reference(pair: tuple[Backend, Backend]) -> None:
@@ -65,18 +47,11 @@ def test_prompts_agree_with_the_reference(pair: tuple[Backend, Backend], count: 
 
 
 def drawn(seed: int, position: int) -> Draw:
-    return Draw(seed=seed, position=position, temperature=0.8, top_k=0, top_p=0.95, min_p=0.0, logprobs=VOCAB)
+    return drawn_of(seed, position, VOCAB)
 
 
 def serial(backend: Backend, prompt: list[int], count: int, seed: int) -> list[RowOut]:
-    """A reply one token at a time."""
-    stream = backend.open(None)
-    rows = read(backend, stream, prompt, drawn(seed, len(prompt)))
-    for at in range(count):
-        position = len(prompt) + at
-        rows += step(backend, stream, position, [rows[-1].token], [drawn(seed, position + 1)], min(at, 1))
-    backend.close(stream)
-    return rows
+    return serial_of(backend, prompt, count, seed, VOCAB)
 
 
 @pytest.mark.parametrize("width", [2, 3, 5, 8, 16])

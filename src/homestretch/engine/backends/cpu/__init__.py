@@ -13,10 +13,10 @@ from typing import ClassVar
 import psutil
 
 from homestretch.engine.backends import planning
-from homestretch.engine.backends.cpu import build, lowering, native
+from homestretch.engine.backends.cpu import build, heads, lowering, native
 from homestretch.engine.backends.cpu.calls import Caller, Rows
 from homestretch.engine.backends.cpu.emit import Emitter
-from homestretch.engine.backends.cpu.memory import Kept, Pool, Stream, page_layout
+from homestretch.engine.backends.cpu.memory import Kept, Pool, Stream, page_layout, state_layout
 from homestretch.engine.backends.cpu.weights import Weights, packed_bytes
 from homestretch.engine.checkpoint import Checkpoint
 from homestretch.engine.program import QUANTUM, Model
@@ -96,8 +96,10 @@ class Backend:
         engine = int(self._library.hs_new(limits.threads or threads(), int(self._fine)))
         self._engine = engine
         page_at, page_bytes = page_layout(model)
+        state_at, self._state_floats, replay = state_layout(model)
+        self._library.hs_state(engine, self._state_floats, replay)
         weights = Weights(self._library, engine, model, checkpoint, self._head_bits)
-        emitter = Emitter(self._library, engine, model.weights, weights.matrix, weights.vector, weights.dense, page_at)
+        emitter = Emitter(self._library, engine, model.weights, weights, page_at, state_at)
         self._main = emitter.program(model.main, model.hidden, model.vocab)
         self._head = emitter.program(model.head, model.hidden, model.vocab) if model.head else -1
         self._caller = Caller(self._library, engine, model.vocab, model.hidden)
@@ -108,13 +110,14 @@ class Backend:
     def open(self, mark: Mark | None) -> StreamId:
         """A new stream, empty or standing at `mark`."""
         self._made += 1
-        made = Stream(handle=int(self._library.hs_stream()), table=Table(self._pool.pages))
+        made = Stream(handle=int(self._library.hs_stream(self._engine)), table=Table(self._pool.pages))
         if mark is not None:
             kept = self._marks[mark.key]
             self._pool.pages.hold(kept.pages)
             made.table.ids += kept.pages
             made.lengths.committed = made.head = kept.position
             made.last_hidden = kept.last_hidden
+            ctypes.memmove(self._library.hs_stream_state(made.handle), kept.state, len(kept.state))
             self._point(made)
         self._streams[StreamId(self._made)] = made
         return StreamId(self._made)
@@ -137,7 +140,10 @@ class Backend:
             last = offset + len(tokens) == len(piece.tokens)
             draws = [(len(tokens) - 1, piece.draw)] if piece.draw and last else []
             rows = [Rows(stream=stream.handle, start=piece.start + offset, tokens=tokens)]
-            drawn, _ = self._caller.run(self._main, rows, draws, prompt=True)
+            drawn, hidden = self._caller.run(self._main, rows, draws, prompt=True, want_hidden=self._head >= 0)
+            if hidden is not None:
+                heads.absorb_prompt(self._caller, self._head, stream, piece.start + offset, tokens, hidden)
+                stream.last_hidden = hidden[-1]
         stream.drawn = drawn
         return self._ticket((tuple(drawn),) if piece.draw else ())
 
@@ -155,17 +161,22 @@ class Backend:
             stream.tokens = tokens
             rows.append(Rows(stream=stream.handle, start=window.start, tokens=tokens, kept=window.kept))
             draws += window.draws
-        drawn, _ = self._caller.run(self._main, rows, list(enumerate(draws)))
+        drawn, hidden = self._caller.run(self._main, rows, list(enumerate(draws)), want_hidden=self._head >= 0)
         result: list[tuple[RowOut, ...]] = []
+        first = 0
         for window in windows:
-            count = len(window.tokens)
-            result.append(tuple(drawn[:count]))
-            self._streams[window.stream].drawn, drawn = drawn[:count], drawn[count:]
+            stream, last = self._streams[window.stream], first + len(window.tokens)
+            stream.drawn = drawn[first:last]
+            stream.hiddens = None if hidden is None else hidden[first:last]
+            result.append(tuple(stream.drawn))
+            first = last
         return self._ticket(tuple(result))
 
     def draft(self, stream: StreamId, kept: int, draws: Sequence[Draw], limit: int) -> Ticket:
-        """MTP drafts; see `heads`."""
-        raise ValueError(f"{self._model.name} has no MTP head")
+        """MTP: absorb kept rows, then a chain; see `heads.draft`."""
+        if self._head < 0:
+            raise ValueError(f"{self._model.name} has no MTP head")
+        return self._ticket((heads.draft(self._caller, self._head, self._streams[stream], kept, draws, limit),))
 
     def wait(self, ticket: Ticket) -> tuple[tuple[RowOut, ...], ...]:
         """Results of a call, once."""
@@ -186,8 +197,9 @@ class Backend:
         self._made += 1
         self._pool.pages.hold(pages)
         self._marked.update(pages)
-        self._marks[self._made] = Kept(pages=pages, state=b"", last_hidden=source.last_hidden, position=position)
-        return Mark(position=position, key=self._made, bytes=new * self._pool.page_bytes)
+        state = ctypes.string_at(self._library.hs_stream_state(source.handle), self._state_floats * 4)
+        self._marks[self._made] = Kept(pages=pages, state=state, last_hidden=source.last_hidden, position=position)
+        return Mark(position=position, key=self._made, bytes=new * self._pool.page_bytes + len(state))
 
     def drop(self, mark: Mark) -> None:
         """Forget a mark; streams opened from it hold its pages themselves."""

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-
-import torch
 
 from homestretch.engine.backends.cpu import native
 from homestretch.engine.backends.cpu.lowering import LANES, Form, Lowered, Lowering, Node
+from homestretch.engine.backends.cpu.weights import Weights
 from homestretch.engine.errors import SetupError
-from homestretch.engine.program import Attention, GatedNorm, Op, Program, RmsNorm, Rotary, WeightSpec
+from homestretch.engine.program import (
+    Attention,
+    Conv,
+    Experts,
+    GatedNorm,
+    Op,
+    Program,
+    RmsNorm,
+    Rotary,
+    Router,
+    Ssm,
+    WeightSpec,
+)
+
+MOST_EXPERTS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,20 +86,19 @@ def assign(lowered: Lowered, kept: set[int], inputs: int) -> Columns:
 
 
 class Emitter:
-    """Writes programs of one model into one engine. `matrix` and `vector` give the engine's number of a weight by name."""
+    """Writes programs of one model into one engine. page_at, state_at: where each slot lies, as memory.py lays them out."""
 
     def __init__(
         self,
         library: ctypes.CDLL,
         engine: int,
         specs: Mapping[str, WeightSpec],
-        matrix: Callable[[str], int],
-        vector: Callable[[str], int],
-        dense: Callable[[str], torch.Tensor],
+        weights: Weights,
         page_at: Mapping[str, int],
+        state_at: Mapping[str, tuple[int, int]],
     ) -> None:
         self.library, self.engine, self.specs = library, engine, specs
-        self.matrix, self.vector, self.dense, self.page_at = matrix, vector, dense, page_at
+        self.weights, self.page_at, self.state_at = weights, page_at, state_at
         self._turns: dict[tuple[int, float, str], int] = {}
 
     def program(self, program: Program, hidden: int, vocab: int) -> int:
@@ -113,17 +125,43 @@ class Emitter:
         if node.form is not None:
             self._form(step, node.form)
         if node.kind == native.EMBED and node.op is not None:
-            step.p[0] = self.matrix(node.op.weights[0])
+            step.p[0] = self.weights.matrix(node.op.weights[0])
             step.width = self.specs[node.op.weights[0]].shape[1]
         elif node.parts:
             self._parts(step, node)
         elif node.kind == native.ATTEND and node.op is not None:
             self._attend(step, node, node.op)
-        elif node.kind == native.TURN and node.op is not None:
-            a = node.op.attrs
-            if isinstance(a, Rotary):
-                step.a = at[node.ins[0]]
-                step.p[0], step.p[1], step.p[2], step.p[3] = a.heads, a.head_dim, self._turn(node.op), int(a.interleaved)
+        elif node.op is not None and node.kind != native.MAP:
+            self._rest(step, node, node.op)
+
+    def _rest(self, step: native.Step, node: Node, op: Op) -> None:
+        """Steps that take their inputs as they are."""
+        at, a = self.columns.at, op.attrs
+        step.a = at[node.ins[0]]
+        step.b = at[node.ins[1]] if len(node.ins) > 1 else step.a
+        if isinstance(a, Rotary):
+            step.p[0:4] = [a.heads, a.head_dim, self._turn(op), int(a.interleaved)]
+        elif isinstance(a, Conv) and op.slot is not None:
+            taps = self.weights.dense(op.weights[0]).reshape(a.channels, a.kernel).t()
+            step.vector = self.weights.made(op.weights[0], taps)
+            bias = self.weights.vector(op.weights[1]) if len(op.weights) > 1 else -1
+            step.p[0:5] = [a.channels, a.kernel, bias, *self.state_at[op.slot]]
+        elif isinstance(a, Ssm) and op.slot is not None:
+            rate = self.weights.made(op.weights[0], -self.weights.dense(op.weights[0]).exp())
+            skip, bias = self.weights.vector(op.weights[1]), self.weights.vector(op.weights[2])
+            step.p[0:9] = [a.heads, a.head_dim, a.groups, a.state, *self.state_at[op.slot], rate, skip, bias]
+            step.f[0], step.f[1] = a.dt_min, a.dt_max
+        elif isinstance(a, Router):
+            if a.experts > MOST_EXPERTS:
+                raise SetupError(f"the cpu backend routes to at most {MOST_EXPERTS} experts, not {a.experts}")
+            gate = self.weights.matrix(op.weights[0], wide=True)
+            step.vector = self.weights.vector(op.weights[1])
+            step.p[0:7] = [a.experts, a.top, a.groups, a.top_groups, int(a.normalise), gate, at[node.outs[1]]]
+            step.f[0] = a.scale
+        elif isinstance(a, Experts):
+            first, second = (self.weights.matrix(name) for name in op.weights)
+            step.p[0:4] = [first, second, at[node.ins[2]], self.widths[node.ins[1]]]
+            step.width = max(self.specs[name].shape[-1] for name in op.weights)
 
     def _form(self, step: native.Step, form: Form) -> None:
         at, op = self.columns.at, form.op
@@ -133,7 +171,7 @@ class Emitter:
         if len(form.ins) > 2:
             raise SetupError("the cpu backend concatenates two values, not more; use --backend reference")
         if op is not None and isinstance(op.attrs, RmsNorm | GatedNorm):
-            step.vector, step.f[0] = self.vector(op.weights[0]), op.attrs.eps
+            step.vector, step.f[0] = self.weights.vector(op.weights[0]), op.attrs.eps
             step.groups = op.attrs.groups if isinstance(op.attrs, GatedNorm) else 1
         if form.kind == native.CONCAT and op is not None:
             step.wide_b = self.widths[form.ins[1]]
@@ -143,9 +181,9 @@ class Emitter:
         step.segments = len(node.parts)
         for index, part in enumerate(node.parts):
             segment = step.segment[index]
-            segment.weight = self.matrix(part.weight)
-            segment.second = -1 if part.second is None else self.matrix(part.second)
-            segment.bias = -1 if part.bias is None else self.vector(part.bias)
+            segment.weight = self.weights.matrix(part.weight)
+            segment.second = -1 if part.second is None else self.weights.matrix(part.second)
+            segment.bias = -1 if part.bias is None else self.weights.vector(part.bias)
             segment.act = part.act
             segment.out = 0 if part.out < 0 else at[part.out]
             segment.residual = -1 if part.residual is None else at[part.residual]
@@ -170,7 +208,7 @@ class Emitter:
             raise TypeError(f"{a} is no Rotary")
         key = (a.dims, a.base, op.weights[0] if op.weights else "")
         if key not in self._turns:
-            factors = self.dense(op.weights[0]).tolist() if op.weights else [1.0] * (a.dims // 2)
+            factors = self.weights.dense(op.weights[0]).tolist() if op.weights else [1.0] * (a.dims // 2)
             speed = [math.pow(a.base, -2 * i / a.dims) / factor for i, factor in enumerate(factors)]
             self._turns[key] = self.library.hs_turn(self.engine, a.dims, (ctypes.c_double * len(speed))(*speed))
         if key not in self.placed:

@@ -16,7 +16,9 @@ from homestretch.engine.program import (
     Add,
     Attention,
     Concat,
+    Conv,
     Embed,
+    Experts,
     GatedNorm,
     Head,
     Linear,
@@ -25,8 +27,10 @@ from homestretch.engine.program import (
     Relu2,
     RmsNorm,
     Rotary,
+    Router,
     SiluMul,
     Split,
+    Ssm,
     WeightSpec,
 )
 
@@ -41,7 +45,14 @@ FORMS: dict[type, int] = {
 }
 
 
-KINDS = frozenset({Embed, Linear, Head, Split, Attention, Rotary, *FORMS})
+PLAIN_KINDS: dict[type, int] = {
+    Embed: native.EMBED,
+    Conv: native.CONV,
+    Ssm: native.SSM,
+    Router: native.ROUTE,
+    Experts: native.EXPERTS,
+}
+KINDS = frozenset({Linear, Head, Split, Attention, Rotary, *PLAIN_KINDS, *FORMS})
 """Operations that the kernels have."""
 
 
@@ -122,6 +133,12 @@ class Lowering:
             made = (self.specs[op.weights[0]].shape[0],)
         elif isinstance(a, Split):
             made = a.sizes
+        elif isinstance(a, Ssm):
+            made = (a.heads * a.head_dim,)
+        elif isinstance(a, Router):
+            made = (a.top, a.top)
+        elif isinstance(a, Experts):
+            made = (self.specs[op.weights[1]].shape[1],)
         elif isinstance(a, Concat):
             made = (sum(self.widths[value] for value in ins),)
         else:
@@ -140,8 +157,8 @@ class Lowering:
             for out, size in zip(op.outs, a.sizes, strict=True):
                 self.views[out] = (op.ins[0], offset)
                 offset += size
-        elif isinstance(a, Embed):
-            self._node(native.EMBED, op)
+        elif type(a) in PLAIN_KINDS:
+            self._node(PLAIN_KINDS[type(a)], op)
         elif isinstance(a, Linear):
             self._linear(op)
         elif isinstance(a, Head):

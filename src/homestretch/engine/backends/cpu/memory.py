@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from homestretch.engine.program import QUANTUM, Model, Program
+from homestretch.engine.program import QUANTUM, Conv, Model, Ssm
 from homestretch.engine.state import Lengths, Pages, Table
 from homestretch.engine.types import RowOut
 
-LANES = 16
+LANES, ROWS = 16, 16
 F32 = npt.NDArray[np.float32]
 
 
@@ -32,14 +32,27 @@ def page_layout(model: Model) -> tuple[dict[str, int], int]:
     return at, words * 2
 
 
-def state_layout(program: Program | None, start: int = 0) -> tuple[dict[str, int], int]:
-    """Where each recurrent slot lies in a stream's state (floats), and where they end."""
-    at = {}
-    for slot in program.slots if program else ():
-        if slot.per == "stream":
-            at[slot.name] = start
-            start += -(-slot.elements // LANES) * LANES
-    return at, start
+def state_layout(model: Model) -> tuple[dict[str, tuple[int, int]], int, int]:
+    """Where each recurrent slot lies in a stream's state and in the replay of a window's rows (floats), and the size of each.
+
+    conv: state (kernel-1, channels), replay ROWS x channels. ssm: state (heads, state, head_dim up to 16), replay ROWS x
+    (channels of its input + heads).
+    """
+    at, state, replay = {}, 0, 0
+    for program in (model.main, model.head):
+        slots = {slot.name: slot for slot in program.slots} if program else {}
+        for op in program.ops if program else ():
+            a = op.attrs
+            if op.slot is None or slots[op.slot].per != "stream":
+                continue
+            at[op.slot] = state, replay
+            if isinstance(a, Conv):
+                state += (a.kernel - 1) * a.channels
+                replay += ROWS * a.channels
+            elif isinstance(a, Ssm):
+                state += a.heads * a.state * -(-a.head_dim // LANES) * LANES
+                replay += ROWS * (a.heads * a.head_dim + 2 * a.groups * a.state + a.heads)
+    return at, state, replay
 
 
 class Pool:

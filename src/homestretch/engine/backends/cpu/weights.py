@@ -6,6 +6,7 @@ import ctypes
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -31,13 +32,19 @@ class Weights:
         self._started = self._told = time.monotonic()
         self._total = sum(spec.shared_with is None for spec in model.weights.values())
 
-    def matrix(self, name: str) -> int:
-        """(out, in) or stacked (experts, out, in), packed."""
-        return self._once(self._matrices, name, self._matrix)
+    def matrix(self, name: str, *, wide: bool = False) -> int:
+        """(out, in) or stacked (experts, out, in), packed. wide: as float32 in any case."""
+        return self._once(self._matrices, name, partial(self._matrix, wide=wide))
 
     def vector(self, name: str) -> int:
         """float32, flattened."""
         return self._once(self._vectors, name, self._vector)
+
+    def made(self, name: str, values: torch.Tensor) -> int:
+        """A vector worked out from weight `name`, float32, flattened."""
+        if name not in self._vectors:
+            self._vectors[name] = self._put(values)
+        return self._vectors[name]
 
     def dense(self, name: str) -> torch.Tensor:
         """float32, as it is."""
@@ -62,11 +69,14 @@ class Weights:
             sys.stderr.write(f"Loading weights: {done} of {self._total}, about {left:.0f} s left\n")
 
     def _vector(self, name: str) -> int:
-        values = self.dense(name).reshape(-1).contiguous()
+        return self._put(self.dense(name))
+
+    def _put(self, wide: torch.Tensor) -> int:
+        values = wide.to(torch.float32).reshape(-1).contiguous()
         return int(self.library.hs_vector(self.engine, values.data_ptr(), values.numel()))
 
-    def _matrix(self, name: str) -> int:
-        weight = self.checkpoint.read(name)
+    def _matrix(self, name: str, *, wide: bool) -> int:
+        weight = self.dense(name) if wide else self.checkpoint.read(name)
         if self.head_bits and isinstance(weight, Affine) and name in self._head_names() and weight.bits > self.head_bits:
             weight = quantize(dequantize(weight), bits=self.head_bits, group=32, dtype=torch.float16)
         shape = self.model.weights[name].shape

@@ -1,11 +1,15 @@
 // The C interface: build an engine from matrices, vectors and steps; run a program over rows in one call.
 #include "attend.hpp"
 #include "engine.hpp"
+#include "experts.hpp"
 #include "linear.hpp"
+#include "recurrent.hpp"
 
 namespace hs {
 
 void Run::all() {
+    if (!c.prompt && p.recurrent)
+        for (int w = 0; w < c.windows; w++) c.window[w].stream->turn ^= 1;
     if (p.turn_floats) turns();
     if (c.hidden)
         for (int r = 0; r < c.rows; r++) memcpy(at(r, p.hidden_in), c.hidden + (int64_t)r * p.hidden_width, (size_t)p.hidden_width * 4);
@@ -17,6 +21,10 @@ void Run::all() {
             case HEAD: head(s); break;
             case TURN: turn(s); break;
             case ATTEND: c.prompt ? attend_tiles(s) : attend_rows(s); break;
+            case CONV: conv(s); break;
+            case SSM: ssm(s); break;
+            case ROUTE: route(s); break;
+            case EXPERTS: experts(s); break;
             default: break;
         }
     }
@@ -143,10 +151,23 @@ int32_t hs_program_turn(Engine* e, int32_t program, int32_t turn) {
     return (int32_t)p.turns.size() - 1;
 }
 void hs_program_steps(Engine* e, int32_t program, const Step* steps, int64_t count) {
-    e->programs[(size_t)program]->steps.assign(steps, steps + count);
+    Program& p = *e->programs[(size_t)program];
+    p.steps.assign(steps, steps + count);
+    for (const Step& s : p.steps) p.recurrent |= s.kind == CONV || s.kind == SSM;
 }
 
-Stream* hs_stream() { return new Stream(); }
+// Floats of a stream's recurrent state, and of the inputs that 16 rows of a window leave for the commit.
+void hs_state(Engine* e, int64_t state, int64_t replay) {
+    e->state_floats = state;
+    e->replay_floats = replay;
+}
+Stream* hs_stream(const Engine* e) {
+    Stream* s = new Stream();
+    s->state.assign((size_t)e->state_floats + 16, 0.0f);
+    for (auto& r : s->replay) r.resize((size_t)e->replay_floats + 16);
+    return s;
+}
+float* hs_stream_state(Stream* s) { return s->state.data(); }
 void hs_stream_free(Stream* s) { delete s; }
 void hs_stream_pages(Stream* s, int16_t* const* pages, int64_t count) { s->pages.assign(pages, pages + count); }
 

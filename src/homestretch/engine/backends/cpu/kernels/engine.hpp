@@ -32,8 +32,9 @@ struct Step {  // mirrors native.Step; columns where not said otherwise
 
 struct Stream {
     std::vector<int16_t*> pages;
-    std::vector<float> state;    // recurrent slots, committed
-    std::vector<float> replay;   // inputs of the last window's rows, for commit
+    std::vector<float> state;      // recurrent slots, committed
+    std::vector<float> replay[2];  // inputs of a window's rows, for commit: of the last window, and of the running one
+    int turn = 0;                  // which is the running one's
 };
 
 struct Window {  // mirrors native.Window
@@ -55,6 +56,7 @@ struct Call {  // mirrors native.Call
 struct Program {
     std::vector<Step> steps;
     int64_t columns = 0;  // of the workspace
+    bool recurrent = false;
     int32_t hidden_in = -1, hidden_out = -1, hidden_width = 0, vocab = 0;
     std::vector<KvShape> kv;
     std::vector<int64_t> kv_at;  // 16-bit words into a page
@@ -66,6 +68,12 @@ struct Program {
 struct Turn {  // one rotary form: pairs rotated, base^(-2i/dims)/factor
     int32_t dims;
     std::vector<double> speed;
+};
+
+// (row, expert) pairs grouped by expert.
+struct Grouped {
+    std::vector<int> first, fill, active, row;  // first pair of each expert; experts with pairs; row of each pair
+    std::vector<float> share;
 };
 
 template <class T>
@@ -94,8 +102,9 @@ struct Engine {
     std::vector<std::unique_ptr<Program>> programs;
     std::vector<Turn> turns;
     int64_t state_floats = 0, replay_floats = 0;  // of a stream
-    Scratch<float> work, logits, turned, parts, shared;
-    Scratch<uint8_t> row_bytes;
+    Scratch<float> work, logits, turned, parts, shared, between;
+    Scratch<uint8_t> row_bytes, between_bytes;
+    Grouped grouped;
     struct Local {  // of one thread
         uint64_t formed = 0;  // the phase whose single row lies in floats and bytes
         Scratch<float> floats;
@@ -114,6 +123,7 @@ struct Engine {
 };
 
 struct AttendStep;
+struct ConvStep;
 
 // A running call.
 class Run {
@@ -157,6 +167,17 @@ class Run {
     void remember(const AttendStep& a, const KvShape& kv, int16_t* head, int row, int h, int token) const;
     void attend_rows(const Step& s);
     void attend_tiles(const Step& s);
+    const float* conv_input(const ConvStep& s, const Window& w, int r) const;
+    void conv(const Step& step);
+    void ssm(const Step& step);
+    void route(const Step& s);
+    void group_pairs(const Step& s, int experts, int top);
+    void experts(const Step& s);
+    template <class Fn>
+    void each_expert_block(int64_t blocks, Fn fn);
+    void experts_rows(const Step& s, const Matrix& first, const Matrix& second);
+    void experts_tiles(const Step& s, const Matrix& first, const Matrix& second);
+    void add_share(const Step& s, int pair, int64_t block, int left, F y) const;
     void head(const Step& s);
     void draw_one(const float* raw, const Draw& d, Drawn& out);
 };

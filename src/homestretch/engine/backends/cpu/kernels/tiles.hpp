@@ -25,15 +25,18 @@ constexpr const char* PROMPT_FORM = "fp32";
 inline int64_t row_elements(int64_t k) { return (k + 31) / 32 * 32 + 32; }
 inline size_t panel_bytes(int64_t k) { return (size_t)((k + 1) / 2 * 2) * 32 * sizeof(Element); }
 
-inline void to_elements(const float* x, int64_t k, Element* out) {
+inline void put_elements(const float* x, int64_t k, Element* out) {
     int64_t i = 0;
 #if defined(__AVX512BF16__)
     for (; i + LANES <= k; i += LANES) _mm256_storeu_si256((__m256i*)(out + i), (__m256i)_mm512_cvtneps_pbh((__m512)load(x + i)));
     for (; i < k; i++) out[i] = to_bf16(x[i]);
-    if (k & 1) out[k] = 0;
 #else
     for (; i < k; i++) out[i] = x[i];
 #endif
+}
+inline void to_elements(const float* x, int64_t k, Element* out) {
+    put_elements(x, k, out);
+    if (k & 1) out[k] = 0;
 }
 
 // Two inputs (f0, f1) of 16 outputs into the panel; step: elements between pairs.
