@@ -75,6 +75,11 @@ def named(match: re.Match[str]) -> str:
     return match["head"] + ("$HOST" if re.search(r"host|node|computer", match["head"], re.IGNORECASE) else "$USER")
 
 
+def kernel(match: re.Match[str]) -> str:
+    """The host name in `uname -a`; words such as "kernel" stay."""
+    return match[0] if match["value"].lower() in HARMLESS else match["head"] + "$HOST"
+
+
 def at_host(match: re.Match[str]) -> str:
     return match[0] if re.fullmatch(r"[0-9a-f]{7,40}", match["host"]) else "$USER@$HOST"
 
@@ -160,12 +165,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="host name",
         pattern=re.compile(r"(?P<head>\b(?:Linux|Darwin) )(?P<value>[\w.-]+)(?= \d+\.\d+)"),
-        replace=keep_head("$HOST"),
+        replace=kernel,
     ),
     Rule(
         name="host name",
         pattern=re.compile(
-            r"(?<![\w/.@-])[A-Za-z0-9][\w-]*(?:\.[\w-]+)*\.(?:local|lan|home|internal|intranet|localdomain|fritz\.box|ts\.net)\b(?![\w(.-])"
+            r"(?<![\w.@-])[A-Za-z0-9][\w-]*(?:\.[\w-]+)*\.(?:local|lan|home|internal|intranet|localdomain|fritz\.box|ts\.net)\b(?![\w(.-])"
         ),
         replace=fixed("$HOST"),
     ),
@@ -176,7 +181,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="network address",
-        pattern=re.compile(r"(?<![\w.=-])(?<!version )(?<!Version )(?<!release )\d{1,3}(?:\.\d{1,3}){3}(?![\w-]|\.\d)"),
+        pattern=re.compile(r"(?<![\w.-])(?<!==)(?<!version )(?<!Version )(?<!release )\d{1,3}(?:\.\d{1,3}){3}(?![\w-]|\.\d)"),
         replace=ipv4,
     ),
     Rule(

@@ -158,7 +158,9 @@ def files_of(setup: LoadedSetup, raw: dict[str, dict[str, RawFile]], parts: tupl
             own = any(name in (f"{kind}-{part}.jsonl" for kind in ("requests", "replies", "answers")) for part in mine)
             game = "gauntlet" in mine and name.startswith("gauntlet/")
             if known or own or game:
-                title = CONTRACT_TITLES.get(name, name.removesuffix(".jsonl").replace("-", " ", 1))
+                title = CONTRACT_TITLES.get(name, name.removesuffix(".jsonl").removeprefix("gauntlet/").replace("-", " ", 1))
+                if len(parts) == 1:
+                    title = title.removesuffix(f" {parts[0]}")
                 out[run, name] = replace(file, title=title if len(runs) == 1 else f"{title} ({file.run})")
     order = list(CONTRACT_TITLES)
     return sorted(out.values(), key=lambda file: (order.index(file.name) if file.name in order else len(order), file.name))

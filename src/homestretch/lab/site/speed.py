@@ -125,7 +125,7 @@ def names(result: Result) -> list[tuple[str, str]]:
         ("decode.characters_per_s", "Characters per second"),
     ]
     out += [(f"decode.{name}.tokens_per_s", f"Decode, {prompt_label(name)}") for name in each]
-    out += [(f"decode.{name}.k1_tokens_per_s", f"Decode, {prompt_label(name)}, first event counted whole") for name in each]
+    out += [(f"decode.{name}.k1_tokens_per_s", f"Decode, {prompt_label(name)}, first event’s tokens left out") for name in each]
     out += [("decode.spread_pct", "Spread of the decode runs (CV)")]
     out += [(f"decode.{name}.spread_pct", f"Spread of the {name} runs (CV)") for name in each]
     out += [("decode.window1.tokens_per_s", "Decode, window 1")]
