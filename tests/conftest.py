@@ -1,10 +1,15 @@
-"""Fixtures that several areas share."""
+"""Fixtures that several areas share, and one thread of arithmetic for each test process that runs beside others."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Two processes with two OpenMP threads each on two cores wait for each other most of the time.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")
