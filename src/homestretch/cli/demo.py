@@ -57,7 +57,7 @@ def demo(
     except KeyboardInterrupt:
         typer.echo("Stopped. Run `homestretch demo` again: it goes on where it stopped.", err=True)
         raise typer.Exit(1) from None
-    page = (folder / "site" / "public" / "setups" / shipped.slug / "index.html").resolve()
+    page = (folder / "site" / "public" / "setup" / shipped.slug / "index.html").resolve()
     for name, number in done.result.numbers.items():
         if name in HEADLINES and number.value is not None:
             typer.echo(f"  {HEADLINES[name]:28} {number.value:10.1f} {number.unit}", err=True)
