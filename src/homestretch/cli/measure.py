@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -74,6 +75,7 @@ def measure(
     }
     if context.get_parameter_source("output") is not None and context.get_parameter_source("output").name == "DEFAULT":  # type: ignore[union-attr]
         named.pop("output")
+    signal.signal(signal.SIGTERM, stop)
     try:
         fields: dict[str, Any] = {name: convert(name, value) for name, value in named.items()}
         if limit:
@@ -90,6 +92,11 @@ def measure(
         numbers = {name: number.value for name, number in done.result.numbers.items()}
         sys.stdout.write(json.dumps({"run": str(done.folder), "exit": done.exit_code, "numbers": numbers}) + "\n")
     raise typer.Exit(done.exit_code)
+
+
+def stop(*_: object) -> None:
+    """SIGTERM ends a run as Ctrl-C does: the server is stopped, the folder can be resumed."""
+    raise KeyboardInterrupt
 
 
 WHOLE = ("prefill_depths", "conc_levels", "ctx_depths")

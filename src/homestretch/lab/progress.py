@@ -84,6 +84,8 @@ class Progress:
             self.console.print(f"{text}{', ' + left if left else ''}", markup=False)
 
     def advance(self, part: str, step: str, *, resumed: bool = False) -> None:
+        if step.startswith("warmup"):
+            return
         with self._lock:
             self._done[part] = self._done.get(part, 0) + 1
             began = self._began.pop(f"{part}/{step}", None)
@@ -108,6 +110,8 @@ class Progress:
         return f"about {round(left / 60)} min left"
 
     def _text(self, part: str, step: str, attempt: int) -> str:
+        if step.startswith("warmup"):
+            return f"{part}: {step}"
         total, done = self._planned.get(part, 0), self._done.get(part, 0)
         of = f" {done + 1} of {total}" if total else ""
         return f"{part}{of}: {step}{f', attempt {attempt}' if attempt > 1 else ''}"

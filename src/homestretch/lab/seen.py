@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from homestretch.lab import doubts as doubt
 from homestretch.lab.guard import LIMIT_PCT
 from homestretch.lab.rates import timing
-from homestretch.lab.types import Contract, PartResult, RequestRecord, Sourced
+from homestretch.lab.types import Contract, Number, PartResult, RequestRecord, Sourced
 
 if TYPE_CHECKING:
     from homestretch.lab.records import RunFolder
@@ -103,6 +105,21 @@ def merge(*many: Doubts) -> Doubts:
             found.setdefault(name, [])
             found[name] += [text for text in texts if text not in found[name]]
     return found
+
+
+def refuse_spreads(numbers: dict[str, Number], found: Doubts) -> None:
+    """Puts `spread_over_limit` on each rate whose runs differ by more than the limit, and says which."""
+    for name, number in numbers.items():
+        if (
+            number.spread_pct is not None
+            and number.spread_pct > doubt.SPREAD_LIMIT_PCT
+            and "spread_over_limit" not in number.doubts
+        ):
+            numbers[name] = msgspec.structs.replace(number, doubts=sorted([*number.doubts, "spread_over_limit"]))
+            text = (
+                f"{name}: {number.n} values spread by {number.spread_pct:.1f} % against the limit of {doubt.SPREAD_LIMIT_PCT:.0f} %"
+            )
+            found.setdefault("spread_over_limit", []).append(text)
 
 
 def short(runs: int, tokens: int) -> bool:

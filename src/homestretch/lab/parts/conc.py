@@ -99,6 +99,7 @@ class Conc(Part):
             numbers[f"conc.{level}.request_tokens_per_s"] = rates.number(each, "tok/s", SOURCE, doubts=doubts)
             starts = [record.offset_s for record in mine]
             detail[f"{level}.start_spread_ms"] = round(1000 * (max(starts) - min(starts)), 2) if starts else None
+        seen.refuse_spreads(numbers, found)
         part = seen.state(run, "conc", self.plan(contract), seen.date(kept))
         part = msgspec.structs.replace(part, detail=detail)
         return Scored(part=part, numbers=numbers, doubts=found)

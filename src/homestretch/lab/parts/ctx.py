@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 from homestretch.lab import prompts, rates, seen
 from homestretch.lab.context import Step
-from homestretch.lab.doubts import SPREAD_LIMIT_PCT
 from homestretch.lab.exchange import Ask, Body
 from homestretch.lab.parts import Example, NumberSpec, Part, Scored
-from homestretch.lab.stats import spread_pct
 from homestretch.lab.types import Contract, Number, Sourced
 
 if TYPE_CHECKING:
@@ -96,12 +94,9 @@ class Ctx(Part):
                 if any(t.few() for t in timings):
                     extra.add("few_tokens")
                     found.setdefault("few_tokens", []).append(f"ctx at {depth}, {prompt}: a reply under 64 tokens or 8 events")
-                spread = spread_pct([value for value in values if value is not None])
-                if spread is not None and spread > SPREAD_LIMIT_PCT:
-                    extra.add("spread_over_limit")
-                    found.setdefault("spread_over_limit", []).append(f"ctx at {depth}, {prompt} prompt: a spread of {spread:.1f} %")
                 name = f"ctx.{depth}.decode.{prompt}.tokens_per_s"
                 numbers[name] = rates.number(values, "tok/s", SOURCE, doubts=(doubts | extra) - {"cached_tokens", "cache_unknown"})
+        seen.refuse_spreads(numbers, found)
         part = seen.state(run, "ctx", self.plan(contract), seen.date(kept))
         return Scored(part=part, numbers=numbers, doubts=found)
 

@@ -235,13 +235,13 @@ def draft_numbers(kept: list[RequestRecord]) -> dict[str, Number]:
         return {}
     accepted = sum(int(record.extras["drafts"]["accepted"]) for record in told)
     drafted = sum(int(record.extras["drafts"]["drafted"]) for record in told)
+    if not drafted:
+        return {}
     tokens = sum(record.usage.completion_tokens or 0 for record in told if record.usage)
     source = f"{SOURCE} ({told[0].extras['drafts'].get('source', '')})"
     return {
         "drafts.acceptance_pct": Number(value=acceptance_pct(accepted, drafted), unit="%", n=drafted, source=source),
-        "drafts.mean_accepted_length": Number(
-            value=mean_accepted_length(tokens, accepted) if drafted else None, unit="tokens", n=tokens, source=source
-        ),
+        "drafts.mean_accepted_length": Number(value=mean_accepted_length(tokens, accepted), unit="tokens", n=tokens, source=source),
     }
 
 

@@ -89,6 +89,7 @@ class Prefill(Part):
             rate = rates.number([rates.prefill(record) for record in records], "tok/s", SOURCE, doubts=doubts)
             numbers[f"prefill.{depth}.tokens_per_s"] = rate
             numbers[f"prefill.{depth}.ttft_s"] = rates.number(times, "s", SOURCE, doubts=doubts)
+        seen.refuse_spreads(numbers, found)
         part = seen.state(run, "prefill", self.plan(contract), seen.date(kept))
         return Scored(part=part, numbers=numbers, doubts=found)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -81,7 +82,12 @@ class ManagedServer:
         self.say(f"starting {self.card.engine.name}: {' '.join(self.command)}")
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=end_with_parent if sys.platform == "linux" else None,
             )
         target = Target(url=f"http://127.0.0.1:{port}/v1", api_key=self._api_key)
         deadline, told = time.monotonic() + self.card.start.ready_s, time.monotonic()
@@ -116,6 +122,11 @@ class ManagedServer:
 
     def _tail(self, lines: int = 15) -> str:
         return "\n".join(self.log_text().splitlines()[-lines:])
+
+
+def end_with_parent() -> None:
+    """In the child: be asked to end when the lab is killed, so that no server outlives a run that cannot stop it."""
+    ctypes.CDLL(None).prctl(1, int(signal.SIGTERM))  # 1 = PR_SET_PDEATHSIG
 
 
 def fill(word: str, values: dict[str, str]) -> str:
