@@ -135,6 +135,10 @@ DAMAGES: dict[str, tuple[dict[str, Any], str]] = {
     "merges that are no pairs": ({"change": {"tokenizer.ggml.merges": ["abc"]}}, r"merges\[0\] = 'abc' is no pair"),
     "end token out of range": ({"change": {"tokenizer.ggml.eos_token_id": 999}}, "eos_token_id = 999 is none of the 320 tokens"),
     "too few token types": ({"change": {"tokenizer.ggml.token_type": [1, 2]}}, "token_type does not hold one type"),
+    "more tokens than rows": (
+        {"change": {"llama.vocab_size": 300}, "tensors": {"token_embd.weight": np.zeros((300, HIDDEN))}},
+        "320 tokens in the vocabulary, but token_embd.weight has 300 rows",
+    ),
     "one part of many": ({"change": {"split.count": 2}}, "one of 2 parts"),
 }
 

