@@ -105,6 +105,8 @@ class Scripted:
         self.results: dict[Ticket, tuple[tuple[RowOut, ...], ...]] = {}
         self.spoiled = range(0)  # positions whose computation fails
         self.token_s = 0.0  # how long reading a prompt token takes
+        self.gate = threading.Event()  # reading waits for it
+        self.gate.set()
         self.widths: list[int] = []
         self.at_once: list[int] = []
         self.pieces: list[tuple[StreamId, int, int]] = []
@@ -163,6 +165,7 @@ class Scripted:
         demand(piece.start + len(piece.tokens) <= state.room, "memory is reserved before it is used")
         if piece.start + len(piece.tokens) - 1 in self.spoiled:
             raise RuntimeError("spoiled prompt")
+        self.gate.wait(10)
         time.sleep(self.token_s * len(piece.tokens))
         for start in range(0, len(piece.tokens), QUANTUM):
             tile = piece.tokens[start : start + QUANTUM]

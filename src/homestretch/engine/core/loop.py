@@ -18,6 +18,9 @@ from homestretch.engine.types import Request
 
 log = logging.getLogger(__name__)
 
+SHOW_S = 0.02
+"""How old shown counters may be while the core works."""
+
 Order = tuple[str, Request | str | None]
 
 
@@ -34,6 +37,7 @@ class Core:
         self._ready = threading.Event()
         self._failed: BaseException | None = None
         self._counters = Counters()
+        self._shown_at = 0.0
         self._options: Options | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -102,10 +106,16 @@ class Core:
                 log.error("a turn failed: %s", error, exc_info=error)
                 for live in streams.all():
                     streams.fail(live, error)
-            self._counters = streams.counters()
+            self._publish(streams)
         for live in streams.all():
             streams.finish(live, "cancelled")
         self._counters = streams.counters()
+
+    def _publish(self, streams: Streams) -> None:
+        """Show the counters: not after every round, which would cost more than it is worth."""
+        now = time.monotonic()
+        if streams.idle or now >= self._shown_at + SHOW_S:
+            self._counters, self._shown_at = streams.counters(), now
 
     def _take_orders(self, streams: Streams, turn: int) -> bool:
         """Handle what came in; waits when there is nothing to do. False: stop."""
