@@ -38,6 +38,7 @@ FIT = {
     65536: (62259, 27.33),
     131072: (124518, 31.66),
 }
+LETTERS = ("mmlupro", "gpqa", "think")
 Z = 1.959964
 
 
@@ -80,7 +81,12 @@ def answers(asked: int, right: int, cut: int, unparsed: int, prefix: str, tokens
 def requests(part: str, rows: list[dict[str, Any]], limit: int, thinking: bool) -> list[dict[str, Any]]:
     out = []
     for row in rows:
-        item = record(part, f"{part}-{row['row']}", 0.1, 1.4, 120, detail={"row": row["row"]})
+        asked: dict[str, Any] = {"row": row["row"], **row.get("detail", {})}
+        if part in LETTERS:
+            asked |= {"key": "A", "options": 10}
+        if part == "ruler":
+            asked |= {"references": ["4711", "0815"], "every": True}
+        item = record(part, f"{part}-{row['row']}", 0.1, 1.4, 120, detail=asked)
         took = row["seconds"]
         item["events"] = [(took / 2, "content", row["tokens"]), (took, "finish", None), (took, "usage", None)]
         item |= {"end_s": took, "k1": row["tokens"]}
@@ -92,10 +98,17 @@ def requests(part: str, rows: list[dict[str, Any]], limit: int, thinking: bool) 
 
 
 def reply(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "id": f"{row['part']}-{row['row']}",
-        "text": f"The answer is {row['answer']}." if row["answer"] else "I would rather not say.",
-    }
+    """A reply that earns its verdict."""
+    right, part = row["verdict"] == "right", row["part"]
+    if part == "lcb":
+        text = f"```python\nprint({int(right)})\n```"
+    elif part == "ruler":
+        text = f"The numbers are 4711 and {'0815' if right else '1234'}."
+    elif part == "ifeval":
+        text = "As you asked, in three lines."
+    else:
+        text = f"The answer is {row['answer']}." if row["answer"] else "I would rather not say."
+    return {"id": f"{part}-{row['row']}", "text": text}
 
 
 def quality_runs(runs: Path, card: Card) -> None:
@@ -148,16 +161,22 @@ def quality_runs(runs: Path, card: Card) -> None:
 
 def fit_run(folder: Path, card: Card) -> None:
     numbers: dict[str, Any] = {}
-    rows = []
+    rows, tries = [], []
     for size, (tokens, peak) in FIT.items():
         row = record("fit", f"fit-{size}", 1.0, 2.0, tokens, detail={"size": size})
         row["finish_reason"] = "stop"
         rows.append(row)
         numbers[f"fit.{size}.prompt_tokens"] = number(tokens, "tokens", 1, "requests-fit.jsonl")
         numbers[f"fit.{size}.filled_pct"] = number(100 * tokens / size, "%", 1, "requests-fit.jsonl")
-        numbers[f"fit.{size}.peak_gib"] = number(peak, "GiB", 1, "fit.jsonl")
+        idle, rise = 9 * 2**30, round(peak * 2**30)
+        used = [[0.5, idle + rise // 2], [1.0, idle + rise], [1.5, idle + rise // 3]]
+        tries.append(
+            {"size": size, "attempt": 1, "at": "x", "outcome": "answered", "idle": idle, "peak": idle + rise, "used": used}
+        )
+        numbers[f"fit.{size}.peak_gib"] = number(rise / 2**30, "GiB", 1, "memory-fit.jsonl")
     numbers["fit.largest_tokens"] = number(131072, "tokens", 6, "requests-fit.jsonl")
     write_lines(folder / "requests-fit.jsonl", rows)
+    write_lines(folder / "memory-fit.jsonl", tries)
     write_lines(folder / "replies-fit.jsonl", [{"id": row["id"], "text": "text"} for row in rows])
     write_json(
         folder / "contract.json",

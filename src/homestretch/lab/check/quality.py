@@ -61,23 +61,28 @@ def recount(raw: Raw, ledger: Ledger, part: str) -> None:
         return
     counts(ledger, part, [row for _, row in rows], name)
     if part == "think":
-        ledger.number("think.median_tokens", middle([row["tokens"] for _, row in rows if row.get("tokens") is not None]), name)
         ledger.number("think.median_s", middle([row["seconds"] for _, row in rows if row.get("seconds") is not None]), name)
 
 
 def counts(ledger: Ledger, prefix: str, rows: list[dict[str, Any]], place: str) -> None:
     """Every count of one test, its share and its margin."""
     asked = len(rows)
-    tally = {key: sum(row.get("verdict") == key for row in rows) for key in ("right", "cut", "unparsed", "error")}
+    tally = {key: sum(row.get("verdict") == key for row in rows) for key in ("right", "cut")}
     half, low, high = wilson(tally["right"], asked) if asked else (0.0, 0.0, 0.0)
     ledger.number(f"{prefix}.right_pct", 100 * tally["right"] / asked if asked else None, place, low=low, high=high)
     ledger.number(f"{prefix}.margin_pts", half, place)
     ledger.number(f"{prefix}.right", tally["right"], place)
     ledger.number(f"{prefix}.asked", asked, place)
     ledger.number(f"{prefix}.cut_off", tally["cut"], place)
-    for key, verdict in (("unparsed", "unparsed"), ("errors", "error")):
+    for key, verdict in (("unparsed", "unparsed"), ("errors", "error"), ("empty", "empty"), ("timeouts", "timeout")):
         if f"{prefix}.{key}" in ledger.numbers:
-            ledger.number(f"{prefix}.{key}", tally[verdict], place)
+            ledger.number(f"{prefix}.{key}", sum(row.get("verdict") == verdict for row in rows), place)
+    tokens = [row["tokens"] for row in rows if row.get("tokens") is not None]
+    if f"{prefix}.median_tokens" in ledger.numbers:
+        ledger.number(f"{prefix}.median_tokens", middle(tokens), place)
+    if f"{prefix}.share_pct" in ledger.numbers:
+        shares = [float((row.get("detail") or {}).get("share", 0.0)) for row in rows]
+        ledger.number(f"{prefix}.share_pct", 100 * sum(shares) / len(shares) if shares else None, place)
 
 
 def verdicts(
@@ -102,7 +107,7 @@ def verdicts(
             break
         request = asked[str(row.get("row"))]
         line = number
-        problem = fits(row, request) or (letter(part, row, texts.get(request.get("id"))) if replies is not None else "")
+        problem = fits(row, request) or (again(part, row, request, texts.get(request.get("id"))) if replies is not None else "")
     ledger.holds(
         f"{part}: verdicts",
         not problem,
@@ -117,9 +122,11 @@ def fits(row: dict[str, Any], request: Request) -> str:
     verdict = row.get("verdict")
     if row.get("finish_reason") not in (None, finish):
         return f"it ended with {finish!r} by its request, {row.get('finish_reason')!r} by its answer"
-    if finish == "length" and verdict in ("right", "wrong", "unparsed"):
+    limit = (request.get("settings") or {}).get("max_tokens")
+    cut = finish == "length" or (finish is None and request.tokens is not None and request.tokens == limit)
+    if cut and verdict != "cut":
         return f"it was cut off at its limit, the verdict says {verdict}"
-    if verdict == "cut" and finish not in ("length", None):
+    if verdict == "cut" and not cut:
         return "the verdict says cut off, its request ended by itself"
     if row.get("tokens") is not None and request.tokens is not None and row["tokens"] != request.tokens:
         return f"its answer says {row['tokens']} tokens, usage says {request.tokens}"
@@ -134,8 +141,8 @@ def fits(row: dict[str, Any], request: Request) -> str:
     return ""
 
 
-def letter(part: str, row: dict[str, Any], text: str | None) -> str:
-    """Whether the letter that the reply plainly gives contradicts the verdict, "" if not."""
+def again(part: str, row: dict[str, Any], request: Request, text: str | None) -> str:
+    """What the reply itself says against the verdict, "" if nothing: an empty reply, a letter, references, code."""
     verdict = row.get("verdict")
     if text is None or verdict not in ("right", "wrong", "unparsed", "empty"):
         return ""
@@ -144,15 +151,36 @@ def letter(part: str, row: dict[str, Any], text: str | None) -> str:
         return f"its reply is empty, the verdict says {verdict}"
     if said and verdict == "empty":
         return "its reply is not empty, the verdict says it is"
-    if part not in LETTER_PARTS:
-        return ""
+    if part == "ruler" and isinstance(request.detail.get("references"), list):
+        return references(row, request.detail, said)
+    if part == "lcb":
+        fences = sum(line.lstrip().startswith("```") for line in said.splitlines())
+        return "its reply holds no code, the verdict says right" if verdict == "right" and fences < 2 else ""
+    return letter(row, request, said) if part in LETTER_PARTS else ""
+
+
+def references(row: dict[str, Any], detail: dict[str, Any], said: str) -> str:
+    """Long text: right when every reference (for questions: any) stands in the reply, whatever its case."""
+    hits = [str(item).casefold() in said.casefold() for item in detail["references"]]
+    right = all(hits) if detail.get("every") else any(hits)
+    if right != (row.get("verdict") == "right"):
+        return f"{sum(hits)} of {len(hits)} references stand in its reply, the verdict says {row.get('verdict')}"
+    return ""
+
+
+def letter(row: dict[str, Any], request: Request, said: str) -> str:
+    """Whether the letter that the reply plainly gives contradicts the verdict, "" if not."""
+    verdict = row.get("verdict")
     mine = plain_letter(said)
+    options = request.detail.get("options")
+    if isinstance(options, int) and mine is not None and mine not in "ABCDEFGHIJ"[:options]:
+        mine = None
     if mine is None:
         return ""
     stored, detail = str(row.get("answer", "")), row.get("detail") or {}
     if verdict in ("right", "wrong") and stored and mine != stored:
         return f"its reply says {mine}, the answer row {stored}"
-    key = detail.get("key")
+    key = detail.get("key", request.detail.get("key"))
     if isinstance(key, str) and len(key) == 1 and verdict in ("right", "wrong") and (mine == key) != (verdict == "right"):
         return f"its reply says {mine}, the key is {key}, the verdict says {verdict}"
     return ""

@@ -52,7 +52,7 @@ def sent_well(
     for key, value in wanted.items():
         if value is None:
             continue
-        wrong = [request for request in found if not equal(reached(request.get("settings", {}), key), value)]
+        wrong = [request for request in found if not equal(reached(request.get("settings", {}), key), due(request, key, value))]
         where = f"{name}: line {wrong[0].line}" if wrong else name
         note = f"the contract says {value!r}, {len(wrong)} of {len(found)} requests sent otherwise" if wrong else ""
         ledger.holds(f"{part}: {key} as sent", not wrong, page=str(value), place=where, note=note)
@@ -65,6 +65,12 @@ def sent_well(
             where = f"{name}: line {wrong[0].line}" if wrong else name
             note = f"thinking should be {'on' if asked else 'off'}, the requests sent {sorted(map(str, values))}"
             ledger.holds(f"{part}: thinking as sent", not wrong, page="on" if asked else "off", place=where, note=note)
+
+
+def due(request: Request, key: str, value: Any) -> Any:
+    """What a request must have sent: the contract's value, or a limit that its own record says was cut to the window."""
+    cut = request.detail.get("limit_cut_to_window")
+    return cut if key == "max_tokens" and isinstance(cut, int) and isinstance(value, int) and cut < value else value
 
 
 def equal(sent: Any, value: Any) -> bool:

@@ -146,7 +146,7 @@ def rows(result: Result, setup: LoadedSetup, run: Run) -> list[Figure]:
     slots = facts.setting(setup.counting.get("conc", run), "server.slots") or setup.card.slots.value
     if slots is not None:
         origin = facts.source(setup.counting.get("conc", run), "server.slots") or setup.card.slots.source
-        out.append(Figure(name="server.slots", label=f"Server slots ({origin})", value=str(slots), unit="slots"))
+        out.append(Figure(name="", label=f"Server slots ({origin})", value=str(slots), unit="slots"))
     return out
 
 
