@@ -39,6 +39,7 @@ from homestretch.engine.types import (
 __all__ = ["Backend", "dense", "hybrid"]
 
 ROWS = 16
+MOST_CACHE_PAGES = 1 << 16
 
 
 class Backend:
@@ -100,8 +101,9 @@ class Backend:
         slots = (*model.main.slots, *(model.head.slots if model.head else ()))
         self._page_bytes = sum(slot.elements for slot in slots if slot.per == "token") * QUANTUM * 4
         self._state_bytes = sum(slot.elements for slot in slots if slot.per == "stream") * 4
-        self._cache_pages = limits.prompt_cache_bytes // self._page_bytes if self._page_bytes else 0
-        self._store = Store(slots, plan.streams * -(-limits.window // QUANTUM) + self._cache_pages, device)
+        self._cache_bytes = limits.prompt_cache_bytes
+        cache_pages = min(MOST_CACHE_PAGES, self._cache_bytes // max(1, self._page_bytes))
+        self._store = Store(slots, plan.streams * -(-limits.window // QUANTUM) + cache_pages, device)
         self._costs = self._measure()
 
     def open(self, mark: Mark | None) -> StreamId:
@@ -160,7 +162,7 @@ class Backend:
         return self._results.pop(ticket)
 
     def mark(self, stream: StreamId) -> Mark | None:
-        """Keep the stream's state; None when the prompt cache has no room for the pages that no other mark holds."""
+        """Keep the stream's state; None when the prompt cache has no room for its states and new pages."""
         source = self._streams[stream]
         position = source.lengths.committed
         if position == 0 or position % QUANTUM or not source.lengths.pure:
@@ -169,7 +171,8 @@ class Backend:
             )
         pages = tuple(source.memory.table.ids[: position // QUANTUM])
         new = sum(page not in self._marked for page in pages)
-        if len(self._marked) + new > self._cache_pages:
+        taken = len(self._marked) * self._page_bytes + len(self._marks) * self._state_bytes
+        if taken + new * self._page_bytes + self._state_bytes > self._cache_bytes:
             return None
         self._made += 1
         self._store.pages.hold(pages)
