@@ -13,6 +13,7 @@ import msgspec
 
 from homestretch.lab import check
 from homestretch.lab.check.signature import SIGNATURE
+from homestretch.lab.doubts import DOUBTS
 from homestretch.lab.errors import BrokenRun, WrongUse
 from homestretch.lab.publish.filter import Filter
 from homestretch.lab.publish.tree import filter_run, sha256_of, write_run
@@ -55,9 +56,10 @@ def publish(
     what: the filter, this machine's names if None. card: used instead of the card in the runs' contracts. reason: publish the
     runs as unused, for this reason. sign: a private ssh key that signs each manifest. say: told what is being done.
 
-    A run that the recount contradicts, a part that is not done, and a part whose headline a doubt refuses are published as
-    unused with that reason. A part measured before stays: as an earlier run when time or engine differ, as an unused one when
-    it was measured on another machine the same way. WrongUse or BrokenRun when a run cannot be published at all.
+    A run that the recount contradicts and a part that is not done are published as unused with that reason, and so is a part
+    whose headline a doubt refuses when a better run is there. A part measured before stays: as an earlier run when time or
+    engine differ, as an unused one when it was refused or measured on another machine the same way. WrongUse or BrokenRun
+    when a run cannot be published at all.
     """
     from homestretch.lab.site.build import build
 
@@ -104,6 +106,7 @@ def add(path: Path, site: Path, what: Filter, card_path: Path | None, reason: st
     old = read_toml(home / "setup.toml", Setup) if (home / "setup.toml").is_file() else Setup(card="card.toml", runs={})
     counts, unused = judged(run, report, reason)
     setup = joined(old, run, name, counts, unused, home, what)
+    counts = [part for part in counts if setup.runs.get(part) == f"runs/{name}"]
     write_toml(home / "card.toml", scrubbed(card, what))
     write_toml(home / "setup.toml", setup)
     return PublishedRun(name=name, slug=card.slug, folder=target, report=report, files=files, counts=counts, unused=unused)
@@ -132,18 +135,14 @@ def judged(run: Run, report: check.Report, reason: str) -> tuple[list[str], dict
             unused[part] = f"the independent check failed: {wrong.name}, {wrong.note}"
         elif state.state != "done":
             unused[part] = f"{state.state}: {state.reason}" if state.reason else state.state
-        elif part in HEADLINES and (doubt := refusing(run, HEADLINES[part])):
-            unused[part] = doubt
         else:
             counts.append(part)
     return counts, unused
 
 
-def refusing(run: Run, name: str) -> str:
-    """The refusing doubt that keeps a headline out, in words, "" when it may stand."""
-    from homestretch.lab.doubts import DOUBTS
-
-    number = run.result.numbers.get(name) if run.result else None
+def refusing(run: Run, part: str) -> str:
+    """The refusing doubt that keeps a part's headline out, in words, "" when it may stand or the part has none."""
+    number = run.result.numbers.get(HEADLINES.get(part, "")) if run.result else None
     if number is None:
         return ""
     for doubt in number.doubts:
@@ -154,7 +153,10 @@ def refusing(run: Run, name: str) -> str:
 
 
 def joined(old: Setup, run: Run, name: str, counts: list[str], unused: dict[str, str], home: Path, what: Filter) -> Setup:
-    """The setup with the run in it. Runs of the same part that counted before stay, named."""
+    """The setup with the run in it. Runs of the same part that counted before stay, named.
+
+    A run whose headline is refused counts only while there is no better one: its figures then stand with their doubt.
+    """
     here = f"runs/{name}"
     machine = run.contract.machine_name if run.contract else ""
     runs = {part: place for part, place in spread_groups(old, home).items() if place != here}
@@ -164,10 +166,14 @@ def joined(old: Setup, run: Run, name: str, counts: list[str], unused: dict[str,
         before = runs.get(part)
         if before is not None:
             other = read_run(home / before)
-            if repeated_elsewhere(other, run):
-                text = f"repeated on the {machine}" if machine else "repeated on another machine"
-                there = other.contract.machine_name if other.contract else ""
-                kept_unused.append(UnusedRun(part=part, run=before, reason=text, machine=there))
+            weak, weak_before = refusing(run, part), refusing(other, part)
+            if weak and not weak_before:
+                unused[part] = weak
+                continue
+            there = other.contract.machine_name if other.contract else ""
+            if weak_before or repeated_elsewhere(other, run):
+                text = weak_before or (f"repeated on the {machine}" if machine else "repeated on another machine")
+                kept_unused.append(UnusedRun(part=part, run=before, reason=what.scrub(text), machine=there))
             else:
                 kept_earlier.append(EarlierRun(part=part, run=before, replaced=datetime.now(UTC).date().isoformat()))
         runs[part] = here
