@@ -55,7 +55,9 @@ class Share:
         return self._owed_s <= 0.0
 
     def read_for(self, seconds: float) -> None:
+        """A piece was read while replies waited."""
         self._owed_s += self._share * seconds
 
     def replied_for(self, seconds: float) -> None:
+        """Replies went on for so long."""
         self._owed_s = max(0.0, self._owed_s - seconds)

@@ -229,7 +229,8 @@ class Streams:
             outs = self._backend.wait(self._backend.read(piece))
             took = time.monotonic() - began
             self._seconds["prompt"] += took
-            self._share.read_for(took)
+            if hurry:
+                self._share.read_for(took)
             speed = (end - live.read) / max(took, 1e-6)
             self._read_tokens_per_s = speed if not self._read_tokens_per_s else 0.5 * (self._read_tokens_per_s + speed)
             live.read = end
