@@ -201,7 +201,7 @@ def raw_server(talk: Callable[[socket.socket], None]) -> Iterator[str]:
         thread.start()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
         ended.set()
-    thread.join(timeout=5)
+        thread.join(timeout=5)
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"

@@ -15,7 +15,7 @@ NOT_RECORDED = "not recorded"
 R = TypeVar("R", bound=Record)
 
 
-class Lane(Record, frozen=True, kw_only=True):
+class Lane(Record, frozen=True, kw_only=True, omit_defaults=False):
     """`model.json`: everything the race was run with. buzzers_ms: limit of each range. engine_build may be "not recorded"."""
 
     schema: Literal[1] = 1
@@ -35,7 +35,7 @@ class Lane(Record, frozen=True, kw_only=True):
     command: list[str]
 
 
-class Exchange(Record, frozen=True, kw_only=True):
+class Exchange(Record, frozen=True, kw_only=True, omit_defaults=False):
     """A line of `io.jsonl`: the exact body as sent and all that came back.
 
     thinking_ms: request sent to last byte. ended: "answer", "buzzer" (cut off at the limit, what had come is kept) or "error".
@@ -69,7 +69,7 @@ class Event(Record, frozen=True, kw_only=True):
     course_ms: int | None = None
 
 
-class RangeResult(Record, frozen=True, kw_only=True):
+class RangeResult(Record, frozen=True, kw_only=True, omit_defaults=False):
     """One range as judged. reasons: why each target was missed, "" for a hit. cut: the answer ended at its token limit."""
 
     number: int
@@ -89,7 +89,7 @@ class RangeResult(Record, frozen=True, kw_only=True):
     range_ms: int
 
 
-class Race(Record, frozen=True, kw_only=True):
+class Race(Record, frozen=True, kw_only=True, omit_defaults=False):
     """`result.json`. state "void": an HTTP error ended the race; ranges before it are kept, there is no finish."""
 
     schema: Literal[1] = 1

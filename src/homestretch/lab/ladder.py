@@ -1,0 +1,259 @@
+"""Climbs the memory test's ladder: waits for a stable idle value, starts the server, fills the window, watches memory, stops it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from homestretch.lab import fitting, memory, prompts, tokenizing
+from homestretch.lab.client import try_json
+from homestretch.lab.context import Retry, Step
+from homestretch.lab.errors import ServerFailed, Undecided
+from homestretch.lab.exchange import Ask, Body, Outcome
+from homestretch.lab.fitting import Foreign, Try, prompt_size
+from homestretch.lab.memory import GIB, MIB, Idle, Watch
+from homestretch.lab.records import now
+from homestretch.lab.seen import setting
+
+if TYPE_CHECKING:
+    from homestretch.lab.client import Target
+    from homestretch.lab.context import Context
+    from homestretch.lab.servers import ManagedServer
+
+TASK = "Say in one short sentence what the log above is about."
+REPLY_TOKENS = 64
+ATTEMPTS = 3
+GONE_S = 60.0
+STILL_S = 2.0
+STILL_BYTES = 32 * MIB
+IDLE_S = 120.0
+WORTH_NAMING = 32 * MIB
+DISTURBED_PCT = 3
+LOG_LINES = 40
+
+
+@dataclass(kw_only=True)
+class Ladder:
+    """All windows of the contract, smallest first, until one fails. The server of a step is gone before the next begins."""
+
+    context: Context
+    server: ManagedServer
+    _before: dict[int, float] = field(default_factory=dict)
+    _first_idle: int | None = None
+
+    def climb(self) -> None:
+        """Every window that is not answered yet. A failed one ends the ladder; Undecided when memory never came to rest."""
+        context = self.context
+        sizes = [int(size) for size in context.setting("sizes")]
+        self.server.stop()
+        done = [one for one in fitting.counting(fitting.tries(context.folder.path)).values() if one.outcome == "answered"]
+        for size in sizes:
+            if any(one.size == size for one in done):
+                context.progress.advance("fit", str(size), resumed=True)
+                continue
+            one = self._size(size, done)
+            if one.outcome == "failed":
+                context.folder.log(f"part fit: the ladder ends at {size} tokens: {one.reason}")
+                context.progress.note(f"fit: {size} tokens failed: {one.reason}; the ladder ends here")
+                return
+            done.append(one)
+            context.progress.advance("fit", str(size))
+
+    def _size(self, size: int, done: list[Try]) -> Try:
+        """Tries of one window: repeated while other programs disturb it, the last one counts with its doubt."""
+        context = self.context
+        first = 1 + max((one.attempt for one in fitting.tries(context.folder.path) if one.size == size), default=0)
+        last = first + int(context.setting("attempts")) - 1
+        for attempt in range(first, last + 1):
+            context.progress.start("fit", str(size), attempt - first + 1)
+            one = self._refused(size, attempt, done) or self._try(size, attempt)
+            why = disturbed(one) if one.outcome == "answered" else ""
+            if why and attempt < last:
+                one = msgspec.structs.replace(one, discarded=why)
+                context.progress.note(f"fit {size}: {why}; again")
+            fitting.append(context.folder.path, one)
+            for note in one.notes:
+                context.folder.log(f"part fit, {size} tokens: {note}")
+            if not one.discarded:
+                return one
+        raise Undecided(f"part fit: {size} tokens could not be measured undisturbed")
+
+    def _refused(self, size: int, attempt: int, done: list[Try]) -> Try | None:
+        """A failed try without a start, when the windows before say that this one would pass the limit."""
+        expected = fitting.expected_rise(done, size)
+        limit, left = self._ceiling(), memory.room().left - spared()
+        if expected is None or (expected < left and (limit is None or expected < limit)):
+            return None
+        bound = f"--limit-gib {limit / GIB:.2f}" if limit is not None and limit <= left else f"{left / GIB:.2f} GiB to spare"
+        reason = f"not started: by the windows before it needs about {expected / GIB:.2f} GiB, over the limit of {bound}"
+        return Try(size=size, attempt=attempt, at=now(), outcome="failed", reason=reason)
+
+    def _ceiling(self) -> int | None:
+        limit = self.context.setting("limit_gib")
+        return None if limit is None else int(float(limit) * GIB)
+
+    def _try(self, size: int, attempt: int) -> Try:
+        """One start, one prompt, one stop. What fails becomes the reason of a failed try."""
+        context, notes = self.context, self._gone()
+        idle = memory.wait_idle(
+            window_s=STILL_S,
+            tolerance=STILL_BYTES,
+            patience_s=IDLE_S,
+            say=lambda text: context.progress.say(f"fit {size}: {text}"),
+        )
+        if idle is None:
+            raise Undecided(f"part fit: used memory did not come to rest within {IDLE_S:g} s; close other programs, then --resume")
+        notes += self._idle_notes(idle)
+        watch = Watch(idle=idle, pid=lambda: self.server.pid, ceiling=self._ceiling(), spare=spared())
+        at, began, ready_s, tokens, step = now(), time.monotonic(), 0.0, 0, ""
+        reason = ""
+        with context.guard.watch(f"fit/{size}"):
+            watch.start()
+            try:
+                target = self.server.start(size)
+                ready_s = time.monotonic() - began
+                context.guard.server([self.server.pid] if self.server.pid else [])
+                step, tokens = f"{size}-{attempt}", prompt_size(size)
+                reason = self._ask(target, size, step, tokens)
+            except (ServerFailed, Undecided) as error:
+                reason = str(error)
+            finally:
+                watch.stop()
+                log_tail = "\n".join(self.server.log_text().splitlines()[-LOG_LINES:]) if reason or watch.stopped else ""
+                self.server.stop()
+        self._before = dict(watch.tree)
+        if watch.mapped:
+            held = ", ".join(f"{name} {held / GIB:.2f} GiB" for name, held in list(watch.mapped.items())[:4])
+            notes.append(f"Mapped files, which the rise of used memory does not count: {held}.")
+        return Try(
+            size=size,
+            attempt=attempt,
+            at=at,
+            outcome="failed" if reason or watch.stopped else "answered",
+            reason=watch.stopped or reason,
+            prompt_tokens=tokens,
+            idle=idle.used,
+            waited_s=round(idle.waited_s, 2),
+            peak=watch.peak,
+            samples=watch.samples,
+            longest_gap_s=round(watch.longest_gap_s, 4),
+            used=[(at_s, used) for at_s, used in watch.used],
+            tree=watch.tree_peak,
+            tree_file=watch.tree_file,
+            mapped=watch.mapped,
+            gpu=watch.gpu_peak,
+            intruders=[Foreign(name=who.name, pid=who.pid, bytes=who.bytes) for who in watch.intruders(WORTH_NAMING)],
+            ready_s=round(ready_s, 2),
+            step=step,
+            notes=notes,
+            log_tail=log_tail,
+        )
+
+    def _gone(self) -> list[str]:
+        """Wait until no process of the server before is left; ServerFailed names those that stay."""
+        began = told = time.monotonic()
+        while left := memory.still_alive(self._before):
+            if time.monotonic() - began > GONE_S:
+                raise ServerFailed(
+                    f"part fit: after {GONE_S:g} s processes {', '.join(map(str, left))} of the server before still run; "
+                    "end them, then go on with --resume"
+                )
+            if time.monotonic() - told > 2.0:
+                told = time.monotonic()
+                self.context.progress.say(f"waiting for the server before: processes {', '.join(map(str, left))} still run")
+            time.sleep(0.1)
+        waited = time.monotonic() - began
+        return [f"Waited {waited:.1f} s until the processes of the server before were gone."] if waited > 1.0 else []
+
+    def _idle_notes(self, idle: Idle) -> list[str]:
+        """What a reader should know of the idle value: a long wait, or one that lies above the first."""
+        notes = []
+        if idle.waited_s > 3.0:
+            notes.append(f"Waited {idle.waited_s:.1f} s for a stable idle value.")
+        if self._first_idle is None:
+            self._first_idle = idle.used
+        elif idle.used - self._first_idle >= 64 * MIB:
+            notes.append(
+                f"The idle value lies {(idle.used - self._first_idle) / MIB:.0f} MiB above the one before the first window."
+            )
+        return notes
+
+    def _ask(self, target: Target, size: int, step: str, tokens: int) -> str:
+        """Send the prompt; why the size failed, or ""."""
+        context = replace(self.context, target=target, retry=Retry(attempts=1, wait_s=0.0, total_s=self.context.retry.total_s))
+        counter = tokenizing.by_route(target, context.contract.model) or context.tokens
+        if counter.source == "/tokenize":
+            counter.begin(f"{context.contract.run}-fit-{step}", 0)
+        builder = prompts.Builder(measure(context, counter), counter.source if counter.counts else "usage")
+        made = builder.exact(TASK, tokens)
+        limit = min(int(context.setting("max_tokens")), size - tokens)
+
+        def body() -> Body:
+            return context.body(messages=prompts.messages(counter.nonce(), made.user), max_tokens=limit)
+
+        ask = Ask(
+            body=body,
+            prompt_id="fit",
+            prompt_tokens=made.tokens,
+            prompt_tokens_source=made.source,
+            detail={"size": size, "max_tokens": limit},
+        )
+        outcome = context.step(Step(id=step, asks=(ask,), guarded=False, target=target))[0]
+        return wrong_answer(outcome, tokens, limit)
+
+
+def wrong_answer(outcome: Outcome, prompt: int, limit: int) -> str:
+    """Why a reply is no answer: nothing said, more than asked for, or another prompt length read than was sent."""
+    record = outcome.record
+    usage = record.usage
+    if not outcome.reply.text.strip() and not outcome.reply.reasoning.strip():
+        return f"no answer: the reply is empty (finish reason {record.finish_reason})"
+    if usage is not None and usage.completion_tokens is not None and usage.completion_tokens > limit:
+        return f"wrong answer length: {usage.completion_tokens} tokens came, at most {limit} were asked for"
+    read = usage.prompt_tokens if usage and record.usage_where != "tokenizer" else None
+    if read is not None and read != prompt:
+        return f"the server read {read} tokens of a prompt of {prompt}"
+    return ""
+
+
+def measure(context: Context, counter: tokenizing.TokenCounter) -> Callable[[str], int | None]:
+    """Length of the whole prompt for a user message: counted with the template's own tokens, or read from a request's usage."""
+    template = setting(context.contract, "prompt.template_tokens")
+
+    def count(user: str) -> int | None:
+        counts = [counter.count(message["content"]) for message in prompts.messages(counter.nonce(), user)]
+        known = [one for one in counts if one is not None]
+        return sum(known) + int(str(template)) if len(known) == len(counts) else None
+
+    def ask(user: str) -> int | None:
+        body = context.body(messages=prompts.messages(counter.nonce(), user), max_tokens=1, stream=False)
+        answer = try_json(context.target, "/chat/completions", body, timeout_s=context.retry.total_s)
+        usage = answer.get("usage") if isinstance(answer, dict) else None
+        tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None
+        return tokens if isinstance(tokens, int) else None
+
+    return count if counter.counts and template is not None else ask
+
+
+def disturbed(one: Try) -> str:
+    """Why other programs make the rise doubtful: together they moved over 3 % of it, at least 32 MiB. "" when they did not.
+
+    A rise below what the server holds without mapped files also tells of memory that somebody gave back, seen or unseen.
+    """
+    moved = sum(abs(who.bytes) for who in one.intruders)
+    least = max(WORTH_NAMING, one.rise * DISTURBED_PCT // 100)
+    if moved < least:
+        short = one.tree - one.tree_file - one.rise
+        return f"memory_intruder: the rise is {short / MIB:.0f} MiB below what the server itself held" if short >= least else ""
+    first = one.intruders[0]
+    others = f", {len(one.intruders)} programs {moved / MIB:.0f} MiB together" if len(one.intruders) > 1 else ""
+    return f"memory_intruder: {first.name} changed by {first.bytes / MIB:+.0f} MiB{others}"
+
+
+def spared() -> int:
+    """What the lab always leaves to the machine."""
+    return max(512 * MIB, memory.room().total * 3 // 100)
