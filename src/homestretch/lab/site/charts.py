@@ -19,6 +19,7 @@ class Series:
     name: str
     points: Sequence[tuple[float, float]]
     printed: Sequence[str]
+    doubted: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

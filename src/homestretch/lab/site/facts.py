@@ -9,7 +9,7 @@ import msgspec
 
 from homestretch.lab.records import RunFolder
 from homestretch.lab.setups import Run, inside
-from homestretch.lab.types import GuardSample, RequestRecord, Result
+from homestretch.lab.types import Card, GuardSample, RequestRecord, Result
 
 MAX_RAW_BYTES = 256 * 1024 * 1024
 
@@ -46,6 +46,12 @@ def source(run: Run | None, name: str) -> str:
     """Where a setting came from, "" when the contract does not hold it."""
     settings = run.contract.settings if run and run.contract else {}
     return settings[name].source if name in settings else ""
+
+
+def slots(run: Run | None, card: Card) -> tuple[Any, str]:
+    """The server's slots and where that is known from: the run's contract, else the card."""
+    value = setting(run, "server.slots")
+    return (value, source(run, "server.slots")) if value is not None else (card.slots.value, f"card: {card.slots.source}")
 
 
 def requests(run: Run, part: str, *, counting: bool = True) -> list[RequestRecord]:

@@ -6,7 +6,7 @@ import statistics
 
 from homestretch.lab.setups import PARTS, QUALITY, SPEED, LoadedSetup, Run
 from homestretch.lab.site import facts
-from homestretch.lab.site.figures import keys, printed, prompt_label, prompts
+from homestretch.lab.site.figures import doubts, keys, printed, prompt_label, prompts, refused
 from homestretch.lab.site.words import listed, none_or, several, word
 from homestretch.lab.types import Result, UnusedRun
 
@@ -32,8 +32,7 @@ NAMES = {
 
 def slots(setup: LoadedSetup, run: Run) -> str:
     """Slots with their source."""
-    value = facts.setting(run, "server.slots") or setup.card.slots.value
-    source = facts.source(run, "server.slots") or setup.card.slots.source
+    value, source = facts.slots(run, setup.card)
     return f"Requests at once: the server has {several(value, 'slot')} ({source})." if isinstance(value, int) else ""
 
 
@@ -47,9 +46,11 @@ def headline(result: Result, run: Run) -> str:
     counts = {number.n for _, number in each}
     runs = f", medians of {word(counts.pop())} runs each" if len(counts) == 1 and 0 not in counts else ", medians of their runs"
     value = printed(RATE, total.value)
+    end = f". It is no headline: {doubts(total)}." if refused(total) else "."
+    what = "figure" if refused(total) else "headline"
     if len(each) == 1:
-        return f"The headline {value} tok/s is that of {medians}{runs.replace(' each', '')}."
-    return f"The headline {value} tok/s is the mean of {medians}{runs}."
+        return f"The {what} {value} tok/s is that of {medians}{runs.replace(' each', '')}{end}"
+    return f"The {what} {value} tok/s is the mean of {medians}{runs}{end}"
 
 
 def thinking_and_cache(setup: LoadedSetup, run: Run, parts: tuple[str, ...]) -> str:

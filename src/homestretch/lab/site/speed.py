@@ -88,7 +88,9 @@ def merged(setup: LoadedSetup) -> Result:
 def uncluttered(result: Result) -> Result:
     """Without the telling doubts that most numbers share: they stand once above the table, not in every row."""
     count = {name: sum(name in number.doubts for number in result.numbers.values()) for name in result.doubts}
-    common = {name for name, hits in count.items() if hits * 2 > len(result.numbers) and name in DOUBTS and not DOUBTS[name].refuses}
+    common = {
+        name for name, hits in count.items() if hits * 2 > len(result.numbers) and name in DOUBTS and not DOUBTS[name].refuses
+    }
     numbers = {
         name: msgspec.structs.replace(number, doubts=[doubt for doubt in number.doubts if doubt not in common])
         for name, number in result.numbers.items()
@@ -143,9 +145,8 @@ def names(result: Result) -> list[tuple[str, str]]:
 def rows(result: Result, setup: LoadedSetup, run: Run) -> list[Figure]:
     """Every measured row; rows the run has no number for are left out."""
     out = [figure(result, name, label) for name, label in names(result) if name in result.numbers]
-    slots = facts.setting(setup.counting.get("conc", run), "server.slots") or setup.card.slots.value
+    slots, origin = facts.slots(setup.counting.get("conc", run), setup.card)
     if slots is not None:
-        origin = facts.source(setup.counting.get("conc", run), "server.slots") or setup.card.slots.source
         out.append(Figure(name="", label=f"Server slots ({origin})", value=str(slots), unit="slots"))
     return out
 
@@ -161,11 +162,12 @@ def long_rows(result: Result) -> list[LongRow]:
 
 
 def line(result: Result, name: str, pattern: str, at: list[int]) -> charts.Series:
-    """A series over the positions whose number is not refused."""
+    """A series over the positions that have a value; doubted ones too, the caption says so."""
     found = [(x, result.numbers[pattern.format(x)]) for x in at if pattern.format(x) in result.numbers]
-    kept = [(x, number) for x, number in found if not refused(number)]
+    kept = [(x, number) for x, number in found if number.value is not None]
     return charts.Series(
         name=name,
+        doubted=any(refused(number) for _, number in kept),
         points=[(float(x), float(number.value or 0)) for x, number in kept],
         printed=[printed(pattern, number.value) for _, number in kept],
     )
@@ -209,6 +211,7 @@ def complete(
 ) -> charts.Chart | None:
     """The chart of the series that have a value at every position (a line with a hole is not drawn), None when none has."""
     whole = [item for item in series if len(item.points) == len(labels) and labels]
+    title += " (doubted, see above)" if any(item.doubted for item in whole) else ""
     return charts.lines(title, whole, labels, unit, axis, ident=ident, axis_title=axis_title) if whole else None
 
 
