@@ -105,6 +105,8 @@ class Scripted:
         self.results: dict[Ticket, tuple[tuple[RowOut, ...], ...]] = {}
         self.spoiled = range(0)  # positions whose computation fails
         self.token_s = 0.0  # how long reading a prompt token takes
+        self.stumbles: set[int] = set()  # steps with these numbers fail, whoever is in them
+        self.steps = 0
         self.gate = threading.Event()  # reading waits for it
         self.gate.set()
         self.widths: list[int] = []
@@ -198,6 +200,9 @@ class Scripted:
 
     def step(self, windows: Sequence[Window]) -> Ticket:
         demand(len({w.stream for w in windows}) == len(windows), "one window a stream")
+        self.steps += 1
+        if self.steps in self.stumbles:
+            raise RuntimeError("the step stumbled")
         for window in windows:
             if window.start + len(window.tokens) - 1 in self.spoiled:
                 raise RuntimeError("spoiled window")
