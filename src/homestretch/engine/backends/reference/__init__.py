@@ -40,6 +40,8 @@ __all__ = ["Backend", "dense", "hybrid"]
 
 ROWS = 16
 MOST_CACHE_PAGES = 1 << 16
+CORES = torch.get_num_threads()
+"""What torch would use: the cores this process may run on, or OMP_NUM_THREADS."""
 
 
 class Backend:
@@ -86,8 +88,8 @@ class Backend:
         for program in (model.main, model.head):
             if program:
                 machine.refuse_unknown(program)
-        if limits.threads:
-            torch.set_num_threads(limits.threads)
+        # All but one core: OpenMP threads wait spinning, and a row takes twenty times as long where they must share a core.
+        torch.set_num_threads(limits.threads or max(1, CORES - 1))
         device = torch.device(limits.device or "cpu")
         plan = self.plan(model, limits)
         weights = {
