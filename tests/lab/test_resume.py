@@ -16,7 +16,8 @@ from lab_fake import quick, serving
 from homestretch.lab.records import RunFolder, append_lines
 from homestretch.lab.types import ReplyRecord, RequestRecord
 
-ARGUMENTS = ["--model", "fake", "--runs", "2", "--max-tokens", "96", "--prefill-depths", "512", "--prefill-runs", "2", "--conc-levels", "1,2", "--conc-rounds", "1", "--conc-max-tokens", "96", "--ctx-depths", "1024", "--ctx-runs", "1", "--ctx-max-tokens", "96", "--allow-load"]
+SMALL = "--runs 2 --max-tokens 96 --prefill-depths 512 --prefill-runs 2 --conc-levels 1,2 --conc-rounds 1 --conc-max-tokens 96"
+ARGUMENTS = ["--model", "fake", "--allow-load", *f"{SMALL} --ctx-depths 1024 --ctx-runs 1 --ctx-max-tokens 96".split(" ")]
 
 
 def command(url: str, folder: Path, *more: str) -> list[str]:

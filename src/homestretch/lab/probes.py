@@ -46,6 +46,7 @@ class Prober:
         say("asking the server what it honours")
         self._plain()
         self._counts()
+        self.found.settings["probe.stream_options"] = Sourced(value=dict(self.context.stream_options), source=SOURCE)
         self._overhead()
         self._ignore_eos()
         self._cache()
@@ -74,7 +75,6 @@ class Prober:
             raise ServerFailed(f"the server answers no request: {outcome.record.error}")
         where = outcome.record.usage_where
         self.found.settings["probe.usage"] = Sourced(value=where or "never", source=SOURCE)
-        self.found.settings["probe.stream_options"] = Sourced(value=dict(self.context.stream_options), source=SOURCE)
 
     def _counts(self) -> None:
         """The first of the fields that makes the server tell tokens of events, tried one at a time, is sent from now on."""

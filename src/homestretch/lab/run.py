@@ -182,8 +182,10 @@ class _Maker:
     options: Options
 
     def context(self, part: str, contract: Contract, probed: Probed | None = None) -> Context:
-        used = sum(path.read_bytes().count(b"\n") for path in self.folder.path.glob("requests-*.jsonl"))
-        self.tokens.begin(contract.run, used + 8 * (used > 0))
+        if not self._begun:  # after a resume, go on behind the nonces that recorded and unrecorded requests can have used
+            used = sum(path.read_bytes().count(b"\n") for path in self.folder.path.glob("requests-*.jsonl"))
+            self.tokens.begin(contract.run, used + (0 if not used else 16 if self.tokens.counts else 64))
+            self._begun = True
         context = Context(
             part=part,
             contract=contract,
@@ -206,9 +208,11 @@ class _Maker:
     def _measure(self, context: Context):  # type: ignore[no-untyped-def]
         """How the whole prompt's length is found for a user message: counted, or read from the usage of a request."""
 
+        sample = context.nonce()  # every nonce counts the same
+
         def count(user: str) -> int | None:
             template = setting(context.contract, "prompt.template_tokens", self._template)
-            chat = prompts.messages(context.nonce(), user)
+            chat = prompts.messages(sample, user)
             counts = [self.tokens.count(message["content"]) for message in chat]
             return None if None in counts else sum(c for c in counts if c is not None) + int(str(template or 0))
 
@@ -222,6 +226,7 @@ class _Maker:
         return (count, self.tokens.source) if self.tokens.counts else (ask, "usage")
 
     _template: int = 0
+    _begun: bool = False
 
     def contract(self, card: Card | None) -> Contract:
         """Ask and resolve everything; the parts' requests come after it is written."""
