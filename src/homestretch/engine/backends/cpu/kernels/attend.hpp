@@ -1,6 +1,7 @@
 // The attention step in both lowerings, and rotary embedding where it stands alone.
 #pragma once
 #include "engine.hpp"
+#include "prompt_attention.hpp"
 
 namespace hs {
 
@@ -96,6 +97,8 @@ inline void Run::attend_rows(const Step& s) {
         const bool only = first_chunk(win) == last_chunk(win);
         int16_t* head = win.stream->pages[(size_t)chunk] + at_slot + h * kv.head_words();
         const int begin = std::max(0, chunk * PAGE - win.start);  // rows before it lie in earlier chunks
+        // A chunk comes from memory and is walked in short strides: ask for all of it at once.
+        for (const char *line = (const char*)head, *end = line + 2 * kv.head_words(); line < end; line += 64) __builtin_prefetch(line);
         int count = 0;
         for (int r = begin; r < win.rows; r++) {
             const int position = win.start + r, row = win.first + r;
@@ -164,33 +167,37 @@ inline void Run::attend_tiles(const Step& s) {
     const int spans = (win.rows + SPAN - 1) / SPAN;
     e.pool.split((int64_t)spans * kv.kv_heads, [&](int task, int thread) {
         static thread_local Queries mine;
+        static thread_local std::vector<const Element*> queries;
         static thread_local std::vector<Part> sofar;
         mine.size((size_t)limit);
+        queries.resize((size_t)limit);
         sofar.resize((size_t)limit);
-        float* q = e.local[(size_t)thread].floats.need((size_t)limit * (d + 2 * kv.padded) + (size_t)PAGE * (d + kv.padded) + 64);
-        float *sums = q + (size_t)limit * d, *more = sums + (size_t)limit * kv.padded;
-        float* k = more + (size_t)limit * kv.padded;
-        float* v = k + (size_t)PAGE * d;
+        Engine::Local& local = e.local[(size_t)thread];
+        float* sums = local.floats.need((size_t)limit * 2 * kv.padded + (size_t)(group * d) + 64);
+        float *more = sums + (int64_t)limit * kv.padded, *one = more + (int64_t)limit * kv.padded;
+        const int64_t wide = TileChunk::query_elements(kv);
+        Element* q = local.panel.need((size_t)(limit * wide + TileChunk::elements(kv) + 64));
+        TileChunk tile(q + (limit * wide + 31) / 32 * 32, kv);
         const int span = spans - 1 - task / kv.kv_heads, h = task % kv.kv_heads;  // the long ones first
         const int first = span * SPAN, rows = std::min(SPAN, win.rows - first);
         const int skipped = first_chunk(win), chunks = (win.start + first + rows - 1) / PAGE + 1;
         for (int r = 0; r < rows; r++) {
-            memcpy(q + (int64_t)r * group * d, at(first + r, a.q + h * group * d), (size_t)(group * d) * 4);
-            rotate_heads(q + (int64_t)r * group * d, first + r, a.turn_q, a.interleaved_q, group, d);
+            memcpy(one, at(first + r, a.q + h * group * d), (size_t)(group * d) * 4);
+            rotate_heads(one, first + r, a.turn_q, a.interleaved_q, group, d);
+            for (int g = 0; g < group; g++) put_query(one + g * d, kv, q + (r * group + g) * wide);
         }
         for (int chunk = skipped; chunk < chunks; chunk++) {
-            int16_t* head = win.stream->pages[(size_t)chunk] + at_slot + h * kv.head_words();
-            const Chunk stored(head, kv);
-            for (int64_t i = 0; i < (int64_t)PAGE * (d + kv.padded); i += LANES) store(k + i, from_word(head + i));
+            const Chunk stored(win.stream->pages[(size_t)chunk] + at_slot + h * kv.head_words(), kv);
+            tile.fill(stored, kv, std::min(PAGE, win.start + win.rows - chunk * PAGE));
             const int begin = std::max(0, chunk * PAGE - win.start - first);
             int count = 0;
             for (int r = begin; r < rows; r++)
                 for (int g = 0; g < group; g++, count++) {
-                    mine.q[(size_t)count] = q + ((int64_t)r * group + g) * d;
+                    queries[(size_t)count] = q + (r * group + g) * wide;
                     mine.spans[(size_t)count] = span_of(win, win.start + first + r, chunk);
                     mine.outs[(size_t)count] = (chunk > skipped ? more : sums) + (int64_t)count * kv.padded;
                 }
-            chunk_all(WideChunk{k, v, stored.k_scale, stored.v_scale}, kv, mine.q.data(), mine.spans.data(), count, mine.parts.data(), mine.outs.data());
+            tile_all(tile, kv, queries.data(), mine.spans.data(), count, mine.parts.data(), mine.outs.data());
             for (int i = 0; i < count; i++) {
                 const size_t query = (size_t)(begin * group + i);
                 if (chunk == skipped)

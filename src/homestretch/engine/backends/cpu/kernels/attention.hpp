@@ -18,8 +18,12 @@ struct KvShape {
 };
 
 HS_INLINE F from_word(const int16_t* p) {
+#if defined(__AVX512F__)
+    return (F)_mm512_cvtepi32_ps(_mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i*)p)));
+#else
     typedef int16_t W __attribute__((vector_size(32), aligned(2)));
     return __builtin_convertvector(*(const W*)p, F);
+#endif
 }
 
 // One head's keys and values in a page.
@@ -108,20 +112,23 @@ struct Part {
     float peak, sum;
 };
 inline Part soften(float* scores, Span span, int vectors) {
-    F peak = splat(-INFINITY);
     const F none = splat(-INFINITY);
     static const I lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    F peak = none;
     for (int w = 0; w < vectors; w++) {
         F v = load(scores + 16 * w);
-        const I token = lane + 16 * w;
-        v = ((token < splat(span.high)) & (token >= splat(span.low))) ? v : none;
-        store(scores + 16 * w, v);
+        if (span.low > 16 * w || span.high < 16 * w + 16) {
+            const I token = lane + 16 * w;
+            v = ((token < splat(span.high)) & (token >= splat(span.low))) ? v : none;
+            store(scores + 16 * w, v);
+        }
         peak = max(peak, v);
     }
-    float top = largest(peak);
+    const float top = largest(peak);
+    const F shift = splat(top);
     F total{};
     for (int w = 0; w < vectors; w++) {
-        F e = exp(load(scores + 16 * w) - splat(top));
+        const F e = exp(load(scores + 16 * w) - shift);
         store(scores + 16 * w, e);
         total += e;
     }

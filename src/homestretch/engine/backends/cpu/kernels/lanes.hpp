@@ -75,17 +75,25 @@ HS_INLINE F abs(F a) { return (F)((I)a & 0x7fffffff); }
 
 // Sum and maximum over the lanes, by halves.
 HS_INLINE float sum(F v) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_ps((__m512)v);
+#else
     float a[LANES];
     memcpy(a, &v, 64);
     for (int h = 8; h; h /= 2)
         for (int i = 0; i < h; i++) a[i] += a[i + h];
     return a[0];
+#endif
 }
 HS_INLINE int32_t sum(I v) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_epi32((__m512i)v);
+#else
     int32_t a[LANES], s = 0;
     memcpy(a, &v, 64);
     for (int i = 0; i < LANES; i++) s += a[i];
     return s;
+#endif
 }
 HS_INLINE float largest(F v) {
 #if defined(__AVX512F__)
@@ -112,7 +120,12 @@ HS_INLINE I nearest(F x) {
 // e^x by 2^n * e^r with |r| <= ln2/2 and the Taylor polynomial of degree 7; relative error below 2e-7; 0 below -87.
 HS_INLINE F exp(F x) {
     const F low = splat(-87.0f), high = splat(88.0f);
+#if defined(__AVX512F__)
+    // max and min return their second operand for NaN, which must stay one.
+    F c = (F)_mm512_min_ps((__m512)high, _mm512_max_ps((__m512)low, (__m512)x));
+#else
     F c = x < low ? low : x > high ? high : x;
+#endif
     I n = nearest(c * splat(1.44269504088896f));
     F f = to_float(n);
     F r = fma(f, splat(-0.693359375f), c);
@@ -126,7 +139,11 @@ HS_INLINE F exp(F x) {
     p = fma(p, r, splat(1.0f));
     p = fma(p, r, splat(1.0f));
     F y = p * (F)((n + 127) << 23);
+#if defined(__AVX512F__)
+    return (F)_mm512_mask_mov_ps((__m512)y, _mm512_cmp_ps_mask((__m512)x, (__m512)low, _CMP_LT_OQ), _mm512_setzero_ps());
+#else
     return x < low ? F{} : y;
+#endif
 }
 HS_INLINE F sigmoid(F x) { return splat(1.0f) / (splat(1.0f) + exp(-x)); }
 HS_INLINE F silu(F x) { return x / (splat(1.0f) + exp(-x)); }
