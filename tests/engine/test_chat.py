@@ -150,20 +150,20 @@ STOPS = st.lists(st.text("ab<🎉", min_size=1, max_size=4), min_size=1, max_siz
 @settings(max_examples=150, deadline=None)
 @given(st.text("ab<🎉 ", max_size=30), STOPS, st.lists(st.integers(1, 5)))
 def test_stop_text_cuts_at_the_first_stop_however_it_is_split(text: str, stops: list[str], sizes: list[int]) -> None:
-    seen, at = StopText(stops), 0
-    sent = ""
+    """Pieces are tokens: a reply ends with the piece that completes a stop string, and the earliest start in it counts."""
+    seen, at, sent = StopText(stops), 0, ""
     for size in [*sizes, len(text)]:
         sent += seen.push(text[at : at + size])
         at += size
-        whole_stop = min((place for stop in stops if (place := text[:at].find(stop)) >= 0), default=None)
+        found = [text[:at].find(stop) for stop in stops if stop in text[:at]]
+        if found:
+            assert sent == text[: min(found)]
+            assert seen.hit is not None
+            assert seen.push("more") == seen.finish() == ""
+            return
         assert text.startswith(sent)
-        assert whole_stop is None or len(sent) <= whole_stop
-    sent += seen.finish()
-    ends = [text.find(stop) + len(stop) for stop in stops if stop in text]
-    if not ends:
-        assert sent == text
-    else:
-        assert not any(stop in sent for stop in stops)
+        assert not any(text[len(sent) : at] == stop for stop in stops)
+    assert sent + seen.finish() == text
 
 
 @settings(max_examples=100, deadline=None)

@@ -117,6 +117,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages[0].content"),
     ({"chat_template_kwargs": "no"}, "chat_template_kwargs"),
     ({"reasoning_effort": "huge"}, "reasoning_effort"),
+    ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"a b": 1}}, "chat_template_kwargs"),
+    ({"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
 ]
 
 
@@ -139,6 +142,26 @@ def test_what_is_no_json_object_is_400(talk: Talk, body: bytes) -> None:
     for path in ("/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"):
         status, made, _ = talk.post(path, body)
         assert (status, made["error"]["type"]) == (400, "invalid_request_error")
+
+
+def test_nesting_and_sizes_that_break_others(talk: Talk) -> None:
+    for name in ("chat_template_kwargs", "metadata", "unheard_of"):
+        for depth in (300, 900, 5000):
+            nested = b'{"a":' * depth + b"1" + b"}" * depth
+            status, _, _ = talk.post(
+                "/v1/chat/completions",
+                b'{"messages":[{"role":"user","content":"x"}],"max_tokens":1,"%s":%s}' % (name.encode(), nested),
+            )
+            assert status in (200, 400)
+    status, made, _ = talk.post("/v1/completions", {"prompt": ["x"] * 200, "max_tokens": 1})
+    assert (status, made["error"]["param"]) == (400, "n")
+    for content in ("", "a\x00b", "\ufffe\uffff", [], "\u202e" * 50):
+        assert talk.post("/v1/chat/completions", {"messages": [{"role": "user", "content": content}], "max_tokens": 1})[0] == 200
+    assert talk.post("/v1/chat/completions", b'{"messages":[{"role":"user","content":"\\ud800"}]}')[0] == 400
+    for seed in (-1, 2**64, 10**60):
+        assert talk.chat(seed=seed, max_tokens=1)[0] == 200
+    for fields in ({"temperature": 1e-300}, {"top_p": 0}, {"min_p": 1}, {"top_k": 2**31}, {"temperature": 2, "top_k": -1}):
+        assert talk.chat(max_tokens=2, **fields)[0] == 200
 
 
 def test_bad_prompts_and_ids(talk: Talk) -> None:

@@ -25,6 +25,8 @@ Json = Any
 """A value as JSON has it."""
 
 THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
+OURS = frozenset({"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "self"})
+"""What a template gets from the engine alone."""
 PRIVATE = range(0xE000, 0xF900)
 
 
@@ -70,8 +72,17 @@ class Template:
         self, messages: Sequence[Mapping[str, Json]], *, tools: Sequence[Json] = (), options: Mapping[str, Json] | None = None
     ) -> Prompt:
         """Ids of a conversation that asks for the next reply. Refused when the template refuses the messages."""
+        bad = next((name for name in options or {} if not name.isidentifier() or name in OURS), None)
+        if bad is not None:
+            raise Refused(f"chat_template_kwargs cannot set {bad!r}", param="chat_template_kwargs")
+        try:
+            return self._prompt(messages, tools, options or {})
+        except RecursionError:
+            raise Refused("the messages, tools or chat_template_kwargs are nested too deeply", param="messages") from None
+
+    def _prompt(self, messages: Sequence[Mapping[str, Json]], tools: Sequence[Json], options: Mapping[str, Json]) -> Prompt:
         prepared = _merge_leading_systems([self._prepare(message) for message in messages])
-        given = [prepared, list(tools), dict(options or {})]
+        given = [prepared, list(tools), dict(options)]
         mask = _Mask(self._control, given)
         prepared, masked_tools, kwargs = mask.hide(given)
         values = {**self._specials, **kwargs, "tools": masked_tools or None}
@@ -106,10 +117,8 @@ class Template:
     def _render(self, messages: list[Json], values: Mapping[str, Json], *, ask: bool) -> str:
         try:
             return self._template.render(messages=messages, add_generation_prompt=ask, **values)
-        except Refused:
+        except (Refused, RecursionError):
             raise
-        except RecursionError:
-            raise Refused("the messages are nested too deeply for the chat template", param="messages") from None
         except Exception as error:  # noqa: BLE001 - a template may fail in any way on what a client sent
             raise Refused(f"the chat template cannot render these messages: {error}", param="messages") from None
 
@@ -136,7 +145,7 @@ class Template:
             part = self._render(messages, values, ask=False)
         except Refused:
             return 0
-        same = next((place for place, (a, b) in enumerate(zip(text, part, strict=False)) if a != b), min(len(text), len(part)))
+        same = _shared_length(text, part)
         return max((tokens for character, tokens in ends if character <= same), default=0)
 
 
@@ -171,6 +180,18 @@ class _Mask:
         if not self._texts:
             return text
         return re.sub(f"{self._sign}(\\d+){self._sign}", lambda found: self._texts[int(found.group(1))], text)
+
+
+def _shared_length(a: str, b: str) -> int:
+    """Length of the longest common beginning; halves the rest each time, so that long texts are compared in C."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _strings(value: Json) -> list[str]:

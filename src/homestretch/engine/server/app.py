@@ -125,21 +125,24 @@ class Routes:
         body, raw, unknown = await self._body(request, TokenizeRequest)
         if (body.prompt is None) == (body.messages is None):
             raise Refused("tokenize needs either prompt or messages", param="prompt")
-        if body.messages is not None:
-            ids = self._reader.render(body.messages, raw["messages"], raw.get("tools") or [], body.chat_template_kwargs).ids
-        else:
-            ids = self._reader.encode(body.prompt or "", around=body.add_special_tokens is not False)
+        ids = await asyncio.to_thread(self._ids, body, raw)
         made: Json = {"count": len(ids), "max_model_len": self._reader.options.window, "tokens": list(ids)}
         if body.return_token_strs:
             made["token_strs"] = [self._reader.tokenizer.bytes_of(token).decode("utf-8", "replace") for token in ids]
         return answer(made, unknown)
+
+    def _ids(self, body: TokenizeRequest, raw: Json) -> tuple[int, ...]:
+        if body.messages is not None:
+            return self._reader.render(body.messages, raw["messages"], raw.get("tools") or [], body.chat_template_kwargs).ids
+        return self._reader.encode(body.prompt or "", around=body.add_special_tokens is not False)
 
     async def detokenize(self, request: Request) -> Response:
         body, _, unknown = await self._body(request, DetokenizeRequest)
         bad = next((token for token in body.tokens if token >= self._reader.vocab), None)
         if bad is not None:
             raise Refused(f"token id {bad} is outside the vocabulary; allowed: 0 to {self._reader.vocab - 1}", param="tokens")
-        return answer({"prompt": self._reader.tokenizer.decode(body.tokens, special=True)}, unknown)
+        text = await asyncio.to_thread(self._reader.tokenizer.decode, body.tokens, special=True)
+        return answer({"prompt": text}, unknown)
 
     async def _body(self, request: Request, kind: type[Body]) -> tuple[Body, Json, tuple[str, ...]]:
         """The parsed body, however it was sent; refused when it is larger than allowed."""
@@ -156,7 +159,7 @@ class Routes:
                 f"unknown field {unknown[0]!r}; this server runs with --strict and refuses what it does not know", param=unknown[0]
             )
         if unknown:
-            log.warning("%s: ignored unknown fields: %s", request.url.path, ", ".join(unknown))
+            log.warning("%s: ignored unknown fields: %s", request.url.path, _printable(unknown))
         return body, raw, unknown
 
     async def _run(self, request: Request, job: Job, unknown: tuple[str, ...]) -> Response:
@@ -291,11 +294,13 @@ def _failed(event: Event) -> Response:
 
 
 def _warning(unknown: tuple[str, ...]) -> dict[str, str]:
-    """A header that names ignored fields; only printable ASCII can stand in one."""
-    if not unknown:
-        return {}
-    names = ", ".join("".join(c if " " <= c <= "~" else "?" for c in name)[:60] for name in unknown[:20])
-    return {"x-homestretch-warning": f"ignored unknown fields: {names}"}
+    """A header that names ignored fields."""
+    return {"x-homestretch-warning": f"ignored unknown fields: {_printable(unknown)}"} if unknown else {}
+
+
+def _printable(names: tuple[str, ...]) -> str:
+    """Names for a header or a log: printable ASCII, cut where a client sent too much."""
+    return ", ".join("".join(c if " " <= c <= "~" else "?" for c in name)[:60] for name in names[:20])
 
 
 def _authorize(request: Request, keys: frozenset[str]) -> None:

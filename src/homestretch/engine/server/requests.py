@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from homestretch.engine.chat import Prompt as Rendered
 from homestretch.engine.chat import StopWatch, Template, text_stream
@@ -20,11 +20,8 @@ Json = Any
 """A value as JSON has it."""
 
 
-class Engine(Protocol):
-    """What the server needs of the core."""
-
-    def submit(self, request: Request) -> None: ...
-    def cancel(self, id: str) -> None: ...
+MOST_CHOICES = 128
+"""Replies that one request may ask for, over all its prompts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +184,11 @@ class Reader:
             sampling=self._sampling(body),
             **more,
         )
+        if job.choices > MOST_CHOICES:
+            raise Refused(
+                f"{len(prompts)} prompts with n = {body.n or 1} are {job.choices} replies; at most {MOST_CHOICES} a request",
+                param="n",
+            )
         for prompt in prompts:
             self._room(len(prompt), job.max_tokens)
         return job
@@ -227,8 +229,8 @@ class Reader:
     def _bias(self, wanted: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
         made = {}
         for name, value in wanted.items():
-            if not (name.isascii() and name.isdigit() and int(name) < self.vocab):
-                raise Refused(f"logit_bias names token {name!r}; allowed: ids from 0 to {self.vocab - 1}", param="logit_bias")
+            if not (name.isascii() and name.isdigit() and len(name) < 12 and int(name) < self.vocab):
+                raise Refused(f"logit_bias names token {name[:40]!r}; allowed: ids from 0 to {self.vocab - 1}", param="logit_bias")
             made[int(name)] = float(value)
         return tuple(sorted(made.items()))
 
