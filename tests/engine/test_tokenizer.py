@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_gguf import write_tiny
 
 from homestretch.engine.checkpoint.gguf_header import read_header
 from homestretch.engine.checkpoint.gguf_vocabulary import SPLITS, build_tokenizer
@@ -165,6 +166,23 @@ def test_control_tokens_only_where_they_are_meant(tokenizer: Tokenizer) -> None:
         assert tokenizer.decode((number,)) == ""
         assert tokenizer.decode((number,), special=True) == text
     assert len(tokenizer.control) == 17
+
+
+def test_markup_that_files_do_not_call_special_stays_text_too(tmp_path: Path) -> None:
+    """Reasoning and tool tags are often ordinary added tokens; runs of spaces are added tokens as well, and stay tokens."""
+    from tokenizers import AddedToken
+
+    write_tiny(tmp_path / "t.gguf")
+    core = open_checkpoint(tmp_path / "t.gguf").tokenizer()
+    core.add_tokens([AddedToken("<think>", special=False), AddedToken("    ", special=False)])
+    tokenizer = Tokenizer(core)
+    think, spaces = core.token_to_id("<think>"), core.token_to_id("    ")
+    assert tokenizer.encode("a<think>    b", special=True)[1:3] == (think, spaces)
+    plain = tokenizer.encode("a<think>    b")
+    assert think not in plain
+    assert spaces in plain
+    assert tokenizer.decode(plain) == "a<think>    b"
+    assert "<think>" not in tokenizer.control
 
 
 def test_a_stream_gives_the_same_text_and_no_half_characters(tokenizer: Tokenizer) -> None:

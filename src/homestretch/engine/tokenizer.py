@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,6 +21,27 @@ def _byte_letters() -> dict[str, int]:
 BYTE_OF = _byte_letters()
 
 
+MARKUP = re.compile(r"[<\[{|].*[A-Za-z].*[>\]}|]", re.DOTALL)
+
+
+def _is_markup(token: Any) -> bool:
+    """An added token such as `<think>`, which some files do not call special: it too must not come out of plain text."""
+    return not token.special and MARKUP.fullmatch(token.content) is not None
+
+
+def _plain(core: Any, markup: list[str]) -> Any:
+    """A copy that reads control tokens as text, and `markup` too."""
+    held = core.to_str()
+    if markup:
+        changed = json.loads(held)
+        for token in changed["added_tokens"]:
+            token["special"] = token["special"] or token["content"] in markup
+        held = json.dumps(changed)
+    made = type(core).from_str(held)
+    made.encode_special_tokens = True
+    return made
+
+
 class Tokenizer:
     """A `tokenizers.Tokenizer` with byte-level decoding, and with two ways to read text that looks like a control token.
 
@@ -32,8 +55,7 @@ class Tokenizer:
             raise CheckpointError(f"the tokenizer decodes with {kind}; supported: ByteLevel (byte-level BPE)")
         added = core.get_added_tokens_decoder()
         self._core = core
-        self._plain = type(core).from_str(core.to_str())
-        self._plain.encode_special_tokens = True
+        self._plain = _plain(core, [token.content for token in added.values() if _is_markup(token)])
         self.control: Mapping[str, int] = {token.content: number for number, token in added.items() if token.special}
         self._control_ids = frozenset(self.control.values())
         self._literal: dict[int, bytes] = {number: token.content.encode() for number, token in added.items()}
