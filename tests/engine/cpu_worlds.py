@@ -15,7 +15,7 @@ from homestretch.engine.checkpoint import Affine, TextDefaults, Weight
 from homestretch.engine.checkpoint.affine import quantize
 from homestretch.engine.checkpoint.opening import open_checkpoint
 from homestretch.engine.families import build_model, llama
-from homestretch.engine.program import WeightSpec
+from homestretch.engine.program import Model, WeightSpec
 from homestretch.engine.types import Draw, Limits, PromptPiece, RowOut, StreamId, Window
 
 
@@ -105,9 +105,12 @@ def step(backend: Backend, stream: StreamId, start: int, tokens: Sequence[int], 
 
 
 def loaded(name: str, checkpoint: Any, threads: int = 1, **options: Any) -> Backend:
+    return loaded_model(name, build_model(checkpoint), checkpoint, threads, **options)
+
+
+def loaded_model(name: str, model: Model, checkpoint: Any, threads: int = 1, **options: Any) -> Backend:
     backend = find(name)(**options)
-    limits = Limits(window=1024, streams=8, threads=threads, prompt_cache_bytes=1 << 26)
-    backend.load(build_model(checkpoint), checkpoint, limits)
+    backend.load(model, checkpoint, Limits(window=1024, streams=8, threads=threads, prompt_cache_bytes=1 << 26))
     return backend
 
 
