@@ -256,14 +256,14 @@ def counts(prefix: str, answers: Sequence[Answer], source: str) -> dict[str, Num
 
 def notes(answers: Sequence[Answer], unparsed: str = "had no letter that could be read") -> list[str]:
     """Sentences made from counts; only what happened is said."""
-    told = {"unparsed": unparsed, "cut": "were cut off at their limit", "empty": "were empty", "timeout": "ran out of time"}
+    several = {"unparsed": unparsed, "cut": "were cut off at their limit", "empty": "were empty", "timeout": "ran out of time"}
     lines = []
-    for verdict, text in told.items():
+    for verdict, text in several.items():
         count = sum(answer.verdict == verdict for answer in answers)
+        if count == 1:
+            text = text.replace("were", "was").replace("their", "its")
         if count:
-            lines.append(
-                f"{count} of {len(answers)} answers {text.replace('were', 'was') if count == 1 else text} (counted as wrong)."
-            )
+            lines.append(f"{count} of {len(answers)} answers {text} ({'counts' if count == 1 else 'count'} as wrong).")
     cut = sum("limit_cut_to_window" in answer.detail for answer in answers)
     return [*lines, *([f"{cut} answer limits were cut to what the window leaves."] if cut else [])]
 

@@ -31,7 +31,7 @@ def notes(run: RunFolder, part: str) -> list[str]:
     text += f" ({name})." if name else "."
     if over:
         named = ", ".join(f"{count} of {process}" for process, count in over.most_common())
-        text += f" {sum(over.values())} samples were above {LIMIT_PCT:.0f} %: {named}."
+        text += f" Above {LIMIT_PCT:.0f} %: {sum(over.values())} of them ({named})."
     return [text]
 
 

@@ -54,20 +54,22 @@ class _NoClasses(pickle.Unpickler):
 def hidden_tests(packed: str) -> list[dict[str, Any]]:
     """JSON text as it stands, or base64 of zlib of a pickled JSON text."""
     try:
-        return list(json.loads(packed))
-    except ValueError:
-        pass
-    try:
-        inflate = zlib.decompressobj()
-        data = inflate.decompress(base64.b64decode(packed, validate=True), MOST_TEST_BYTES)
-        if inflate.unconsumed_tail:
-            raise LabError(f"hidden tests unpack to more than {MOST_TEST_BYTES >> 20} MiB; this is no set of tests")
-        text = _NoClasses(io.BytesIO(data)).load()
-        return list(json.loads(text))
+        found = json.loads(packed) if packed.lstrip().startswith("[") else _unpickled(packed)
     except (ValueError, TypeError, zlib.error, pickle.UnpicklingError, EOFError, IndexError, KeyError, AttributeError) as error:
         raise LabError(
             f"hidden tests cannot be unpacked ({type(error).__name__}); the file is damaged or of another layout"
         ) from error
+    if not isinstance(found, list) or not all(isinstance(test, dict) and {"input", "output"} <= set(test) for test in found):
+        raise LabError("hidden tests cannot be unpacked: they are no list of inputs and outputs; the file is of another layout")
+    return found
+
+
+def _unpickled(packed: str) -> Any:
+    inflate = zlib.decompressobj()
+    data = inflate.decompress(base64.b64decode(packed, validate=True), MOST_TEST_BYTES)
+    if inflate.unconsumed_tail:
+        raise LabError(f"hidden tests unpack to more than {MOST_TEST_BYTES >> 20} MiB; this is no set of tests")
+    return json.loads(_NoClasses(io.BytesIO(data)).load())
 
 
 def read(path: Path, newest: int | None = None) -> list[CodeTask]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -118,6 +119,7 @@ def _from_hub(set_name: str, pin: Pin, endpoint: str | None, cache_dir: Path | N
         from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
     except ImportError:
         raise WrongUse("public question sets need huggingface_hub; install it with `pip install homestretch[quality]`") from None
+    failures: tuple[type[Exception], ...] = (HfHubHTTPError, OSError, *_transport_errors())
     help_text = f"Give --data DIR with {pin.file} of {pin.repository}, or --data house for the sets written for homestretch."
     try:
         info = HfApi(endpoint=endpoint).dataset_info(pin.repository, revision=pin.revision or None)
@@ -145,7 +147,13 @@ def _from_hub(set_name: str, pin: Pin, endpoint: str | None, cache_dir: Path | N
             name=mirrored.name, path=mirrored.path, revision=mirrored.revision, sha256=mirrored.sha256,
             origin=f"hub, open mirror of {pin.repository}, which is gated",
         )  # fmt: skip
-    except (HfHubHTTPError, OSError) as error:
+    except failures as error:
         raise LabError(f"{pin.repository} cannot be fetched: {str(error).splitlines()[0]}. {help_text}") from error
     found = SetFile(name=pin.repository, path=Path(path), revision=str(info.sha), sha256=_digest(Path(path)), origin="hub")
     return _checked(set_name, pin, found)
+
+
+def _transport_errors() -> tuple[type[Exception], ...]:
+    """What the hub's client raises when nothing answers: its HTTP package's own errors, whichever package its version uses."""
+    loaded = (sys.modules.get(name) for name in ("httpx", "httpx2"))
+    return tuple(module.HTTPError for module in loaded if module is not None)

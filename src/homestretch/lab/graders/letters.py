@@ -39,7 +39,8 @@ GOES_ON = re.compile(
     r"\s*(?:$|[.,;:!?)\]—–\n-]|\((?!s\))|because\b|since\b|as\b|for\b|due\b|which\b|that\b|based\b|given\b|with\b)", re.IGNORECASE
 )
 ALSO = re.compile(
-    r"\s*(?:,|/|&|\+|or|and|und|ou|et|o|y|或|和|或者)\s*(?:also\s+|option\s+)?[(\[*_$`\"']*([A-Za-z])(?![A-Za-z])", re.IGNORECASE
+    r"\s*(?:[,/&+]\s*|(?<=\s)(?:or|and|und|ou|et|o|y)\s+|(?:或者|或|和)\s*)(?:also\s+|option\s+)?[(\[*_$`\"']*([A-J])(?![A-Za-z])",
+    re.IGNORECASE,
 )
 LABEL = re.compile(r"^[(\[*_`\"'$\s]*([A-Ja-j])(?:[*_`\"'$]*[)\]:]|[*_`$]*\.[*_`$]*(?=\s|$))[*_`\"'$)\]]*")
 LATEX = re.compile(rf"{COMMANDS}|\\(?:quad|,|;|!)|\\[()\[\]]")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from homestretch.lab.options import Options
 
 DEPTHS, EACH = (8192, 32_768), 10
-HOUSE_DEPTHS, HOUSE_EACH = (1024, 2048, 4096), 3
+HOUSE_DEPTHS, HOUSE_EACH = (1024, 2048, 4096), 2
 REPLY_TOKENS = 128
 FEWEST_SHARE = 0.98
 TEMPLATE_ROOM = 48  # tokens of a chat template whose length the server does not tell
@@ -172,7 +172,7 @@ class Ruler(QuestionPart):
         return Example(
             options={"parts": ("ruler",), "data": Path(fetch.HOUSE)},
             answers=(FakeAnswer(match="", text="I do not know."),),
-            numbers={"ruler.1024.asked": 12, "ruler.1024.right": 0, "ruler.4096.multikey.right": 0, "ruler.2048.share_pct": 0.0},
+            numbers={"ruler.1024.asked": 8, "ruler.1024.right": 0, "ruler.4096.multikey.right": 0, "ruler.2048.share_pct": 0.0},
         )
 
 
