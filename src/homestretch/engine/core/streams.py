@@ -231,7 +231,7 @@ class Streams:
             self._seconds["prompt"] += took
             if hurry:
                 self._share.read_for(took)
-            speed = (end - live.read) / max(took, 1e-6)
+            speed = -(-(end - live.read) // self._quantum) * self._quantum / max(took, 1e-6)  # a part of a tile costs a tile
             self._read_tokens_per_s = speed if not self._read_tokens_per_s else 0.5 * (self._read_tokens_per_s + speed)
             live.read = end
             self._keep(live)

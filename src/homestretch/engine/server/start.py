@@ -6,6 +6,7 @@ import contextlib
 import errno
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -36,6 +37,9 @@ SOURCES = ("copies", "mtp")
 """What `--drafts` may name."""
 BEST_FIRST = ("cuda", "cpu", "reference")
 """Order in which a backend is chosen when none is named."""
+
+SWITCH_S = 0.0005
+"""How long the server's thread may keep the interpreter from the engine's."""
 
 Say = Callable[[str], None]
 
@@ -279,12 +283,14 @@ def serve(setup: Setup, say: Say) -> None:
     with contextlib.closing(listener):
         for note in setup.checkpoint.notes:
             say(note)
+        sys.setswitchinterval(SWITCH_S)
         core, plans = make_core(setup)
         began = time.monotonic()
         say(f"loading {setup.name} ({setup.checkpoint.path.name}) on the {setup.backend.name} backend ...")
         core.start(_Progress(say))
         say(f"loaded in {time.monotonic() - began:.1f} s")
         say(start_line(setup, plans[0]))
+        listener.listen(1024)  # from here on nobody is turned away; the first requests wait for the loop to start
         host, port = listener.getsockname()[:2]
         say(f"ready: http://{f'[{host}]' if ':' in host else host}:{port}/v1 (stop with Ctrl-C)")
         config = uvicorn.Config(
