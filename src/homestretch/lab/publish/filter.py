@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from homestretch.lab.publish.language import foreign, words
-from homestretch.lab.publish.rules import POWER, POWER_CASED, RULES
+from homestretch.lab.publish.rules import POWER, POWER_CASED, RULES, TRIGGER
 from homestretch.lab.types import FileEntry
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -79,7 +79,7 @@ class Filter:
 
     def _scrub(self, text: str) -> tuple[str, tuple[str, ...]]:
         hits: list[str] = []
-        for rule in RULES:
+        for rule in RULES if TRIGGER.search(text) else ():
             before = text
             text = rule.pattern.sub(rule.replace, text)
             if text != before:
@@ -198,6 +198,8 @@ class Filter:
                 new = joined.removeprefix(f"{key}: ") if found else value
             hits += found
             return new
+        if isinstance(value, int | float | None):
+            return value
         if isinstance(value, list):
             return [self._value(item, hits, key) for item in value]
         if isinstance(value, dict):

@@ -206,6 +206,13 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 
+# A text without any of these cannot match a rule above; most texts have none, and are passed over in one look.
+TRIGGER = re.compile(
+    r"[/\\@:=~#]|\d\.\d|earer |asic |inux |arwin |\bis\b|\.(?:local|lan|home|int|fritz|ts\.)|GPU-|MIG-|hf_|sk-|gh[pousr]_|"
+    r"github_pat|glpat|xox|AKIA|AIza|nvapi|pypi-|eyJ|npm_|ssh-|BEGIN|[0-9A-Fa-f]{2}-[0-9A-Fa-f]{2}-",
+    re.IGNORECASE,
+)
+
 # A power reading tells about a household's meter and hardware limits; the site does not publish any.
 POWER = re.compile(
     r"\b\d+(?:[.,]\d+)?\s?(?:mW|W|kW|kWh|Wh|watts?|milliwatts?|joules?)\b(?![\w-])"

@@ -17,7 +17,7 @@ from homestretch.lab import check
 from homestretch.lab.errors import LabError
 from homestretch.lab.publish.filter import Filter
 from homestretch.lab.setups import LoadedSetup, read_setup, setup_folders
-from homestretch.lab.site import listpages, setuppage
+from homestretch.lab.site import listpages, racepage, setuppage
 from homestretch.lab.site.dress import ASSETS, environment
 from homestretch.lab.site.race import Standing
 from homestretch.lab.site.rank import Line, line
@@ -158,7 +158,8 @@ def first_pass(setup: LoadedSetup, place: Place) -> Read:
 def second_pass(read: Read, place: Place, races: list[Standing]) -> None:
     """Render the pages that need to know the other setups' races."""
     signed = check.signature_state([run.folder for run in read.setup.runs()])
-    setuppage.render(read.setup, read.raw, races, read.found, signed, place, "")
+    raced = racepage.render(read.setup, read.raw, races, place)
+    setuppage.render(read.setup, read.raw, races, read.found, signed, place, racepage.link(read.setup.slug) if raced else "")
     setuppage.history(read.setup, place)
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from homestretch.lab.errors import WrongUse
+from homestretch.lab.game.course import seconds
 from homestretch.lab.setups import LoadedSetup, Run, inside
-from homestretch.lab.site.figures import printed, seconds
+from homestretch.lab.site.figures import printed
 
 MAX_BYTES = 4_000_000
+STORED = ("task", "title", "kind", "level", "targets", "thinking_ms", "buzzer", "loops", "loops_ms", "range_ms")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +28,10 @@ class Tile:
 
 @dataclass(frozen=True, kw_only=True)
 class RangeRow:
-    """One range: what was asked, what was hit, what it cost. Times printed in seconds with one digit."""
+    """One range: what was asked, what was hit, what it cost. Times printed in seconds with one digit, and in milliseconds."""
 
+    number: int
+    task: str
     title: str
     kind: str
     level: int
@@ -38,6 +42,10 @@ class RangeRow:
     loops: int
     loops_s: str
     range_s: str
+    thinking_ms: int
+    loops_ms: int
+    range_ms: int
+    reasons: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +61,7 @@ class Standing:
     hits: int
     thinking_s: float
     date: str
+    ranges: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +118,7 @@ def standing(setup: LoadedSetup) -> Standing | None:
         hits=round(hits),
         thinking_s=thinking,
         date=run.date,
+        ranges=[{name: getattr(row, name) for name in STORED} for row in rows(result)],
     )
 
 
@@ -183,26 +193,34 @@ def race(setup: LoadedSetup, standings: list[Standing], page: str) -> RaceSectio
 
 def rows(result: dict[str, Any]) -> list[RangeRow]:
     """The ranges as stored; one that does not have the expected form is left out (the check names it)."""
-    out = []
+    out: list[RangeRow] = []
     found = result.get("ranges") or result.get("tasks")
-    for item in found if isinstance(found, list) else ():
+    for item in found[:8] if isinstance(found, list) else ():
         try:
             targets = [bool(target) for target in item["targets"]]
+            thinking_ms, loops_ms, range_ms = int(item["thinking_ms"]), int(item["loops_ms"]), int(item["range_ms"])
+            reasons = item.get("reasons") or []
             out.append(
                 RangeRow(
+                    number=len(out) + 1,
+                    task=str(item["task"]),
                     title=str(item.get("title") or item["task"]),
                     kind=str(item["kind"]),
                     level=int(item["level"]),
                     targets=targets,
                     hits=int(item.get("hits", sum(targets))),
-                    thinking=seconds(item["thinking_ms"]),
+                    thinking=seconds(thinking_ms),
                     buzzer=bool(item.get("buzzer", False)),
                     loops=int(item["loops"]),
-                    loops_s=seconds(item["loops_ms"]),
-                    range_s=seconds(item["range_ms"]),
+                    loops_s=seconds(loops_ms),
+                    range_s=seconds(range_ms),
+                    thinking_ms=thinking_ms,
+                    loops_ms=loops_ms,
+                    range_ms=range_ms,
+                    reasons=[str(reason) for reason in reasons],
                 )
             )
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, AttributeError):
             continue
     return out
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from markupsafe import Markup, escape
+
 from homestretch.lab.site.words import several
 from homestretch.lab.types import FileEntry
 
@@ -88,6 +90,18 @@ def shown_lines(path: Path) -> tuple[list[tuple[int, str, int]], int, str]:
     if total > HEAD_LINES + TAIL_LINES:
         return out, total, f"the first {HEAD_LINES} and the last {TAIL_LINES} lines"
     return out, total, ""
+
+
+def lines_html(shown: list[tuple[int, str, int]]) -> Markup:
+    """The table rows of a raw page; its text has passed the filter already."""
+    out = []
+    for number, text, more in shown:
+        if not number:
+            out.append(f'<tr class="gap"><th></th><td><em>{escape(text)}</em></td></tr>')
+            continue
+        rest = f"<em> … {more:,} more characters</em>" if more else ""
+        out.append(f'<tr id="L{number}"><th scope="row"><a href="#L{number}">{number}</a></th><td>{escape(text)}{rest}</td></tr>')
+    return Markup("\n".join(out))
 
 
 def line_link(files: dict[str, RawFile], source: str) -> str:

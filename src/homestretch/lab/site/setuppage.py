@@ -112,7 +112,7 @@ def raw_page(setup: LoadedSetup, place: Place, folder: Path, run: str, item: Raw
         sha256=item.published_sha256,
         lines_text=several(total, "line"),
         part=part,
-        shown=shown,
+        rows=rawpages.lines_html(shown),
     )
 
 

@@ -79,10 +79,9 @@ def merged(setup: LoadedSetup) -> Result:
         for doubt, texts in run.result.doubts.items():
             doubts.setdefault(doubt, [])
             doubts[doubt] += [text for text in texts if text not in doubts[doubt]]
-    first = next(iter(setup.counting.values()))
-    return Result(
-        run=first.name, scored_by=first.result.scored_by if first.result else "", parts=parts, numbers=numbers, doubts=doubts
-    )
+    first = next((run for run in setup.counting.values() if run.result is not None), None)
+    scored = first.result.scored_by if first is not None and first.result is not None else ""
+    return Result(run=first.name if first is not None else "", scored_by=scored, parts=parts, numbers=numbers, doubts=doubts)
 
 
 def uncluttered(result: Result) -> Result:
