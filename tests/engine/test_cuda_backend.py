@@ -1,5 +1,6 @@
 """The CUDA backend whole, in Triton's interpreter, against the reference backend: prompts, windows, marks, drafts, streams."""
 
+# ruff: noqa: E402 - Triton must see whether it is interpreted before it is imported
 from __future__ import annotations
 
 import os
@@ -7,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-if os.environ.get("TRITON_INTERPRET") != "1":
+DEVICE = os.environ.get("HOMESTRETCH_TEST_DEVICE", "cpu")
+if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("Triton's interpreter is switched on by `make test-triton`", allow_module_level=True)
 pytest.importorskip("triton")
 
@@ -27,6 +29,8 @@ LIMITS = {"window": 512, "streams": 3, "prompt_cache_bytes": 1 << 22}
 @pytest.fixture(autouse=True)
 def fixed_order_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter multiplies with BLAS, whose order of sums depends on a row's place; a device's tensor cores do not."""
+    if DEVICE != "cpu":
+        return
     from triton.runtime import interpreter
 
     def dot(self: object, a: object, b: object, d: object, *_: object) -> object:
@@ -46,7 +50,7 @@ def backend(name: str, folder: Path) -> Backend:
     checkpoint = open_checkpoint(folder)
     model = build_model(checkpoint)
     made = find(name)()
-    made.load(model, checkpoint, Limits(device="cpu", **LIMITS))
+    made.load(model, checkpoint, Limits(device=DEVICE, **LIMITS))
     return made
 
 
@@ -87,6 +91,12 @@ def window(stream: StreamId, start: int, tokens: tuple[int, ...], kept: int, log
 
 
 def same(a: RowOut, b: RowOut) -> None:
+    """Equal up to rounding; on a device, where products are bf16, the reference's own token need not be drawn."""
+    if DEVICE != "cpu":
+        shared = dict(a.top).keys() & dict(b.top).keys()
+        assert shared
+        assert max(abs(dict(a.top)[i] - dict(b.top)[i]) for i in shared) < 0.25
+        return
     assert a.token == b.token
     assert [i for i, _ in a.top] == [i for i, _ in b.top]
     assert max(abs(x - y) for (_, x), (_, y) in zip(a.top, b.top, strict=True)) < 2e-4
@@ -105,7 +115,7 @@ def test_prompts_windows_and_drafts_equal_the_reference(mine: Backend, reference
             same(x, y)
         wishes = [draw(start + stand + 1 + i, logprobs=0) for i in range(3)]
         drafts = [backend.wait(backend.draft(stream, stand, wishes, 3))[0] for backend, stream in ((mine, a), (reference, b))]
-        assert [row.token for row in drafts[0]] == [row.token for row in drafts[1]]
+        assert DEVICE != "cpu" or [row.token for row in drafts[0]] == [row.token for row in drafts[1]]
         start, kept = start + stand, stand
         tokens = (rows[0][stand - 1].token, *[row.token for row in drafts[0][:2]])
     mine.close(a), reference.close(b)
@@ -177,4 +187,4 @@ def test_bias_and_mask_reach_the_draw(mine: Backend, reference: Backend) -> None
         rows.append(backend.wait(backend.read(PromptPiece(stream=stream, start=0, tokens=prompt, draw=wish)))[0][0])
         backend.close(stream)
     assert rows[0].token == rows[1].token == 33
-    assert abs(rows[0].logprob - rows[1].logprob) < 1e-3
+    assert abs(rows[0].logprob - rows[1].logprob) < (1e-3 if DEVICE == "cpu" else 0.25)

@@ -3,14 +3,17 @@
 Row invariance is checked bit by bit: a row alone, first, last, and among sixteen others gives the same float32.
 """
 
+# ruff: noqa: E402 - Triton must see whether it is interpreted before it is imported
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 
 import pytest
 
-if os.environ.get("TRITON_INTERPRET") != "1":
+DEVICE = os.environ.get("HOMESTRETCH_TEST_DEVICE", "cpu")
+if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("Triton's interpreter is switched on by `make test-triton`", allow_module_level=True)
 pytest.importorskip("triton")
 
@@ -23,12 +26,25 @@ from homestretch.engine.checkpoint import Affine
 from homestretch.engine.checkpoint.affine import dequantize, pack
 
 pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
-CPU = torch.device("cpu")
+PLACE = torch.device(DEVICE)
+
+
+@pytest.fixture(autouse=True)
+def on_the_device() -> Iterator[None]:
+    """Tensors of these tests are made where the kernels run: on the CPU in the interpreter, else on the device."""
+    with PLACE:
+        yield
+
+
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator(device=PLACE).manual_seed(seed)
 
 
 @pytest.fixture(autouse=True)
 def fixed_order_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter multiplies with BLAS, whose order of sums depends on a row's place; a device's tensor cores do not."""
+    if DEVICE != "cpu":
+        return
     from triton.runtime import interpreter
 
     def dot(self: object, a: object, b: object, d: object, *_: object) -> object:
@@ -38,12 +54,27 @@ def fixed_order_products(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", dot)
 
 
+def packed_words(q: torch.Tensor, bits: int) -> torch.Tensor:
+    """Bit streams are made on the CPU, as at load."""
+    with torch.device("cpu"):
+        return pack(q.cpu(), bits).to(PLACE)
+
+
+def values(w: Affine) -> torch.Tensor:
+    """The matrix that `w` stands for."""
+    with torch.device("cpu"):
+        plain = Affine(words=w.words.cpu(), scales=w.scales.cpu(), biases=w.biases.cpu(), bits=w.bits, group=w.group)
+        return dequantize(plain).to(PLACE)
+
+
 def matrix(generator: torch.Generator, *shape: int, bits: int = 4, group: int = 64) -> Affine:
     """A random affine matrix; half of the scales are negative."""
     q = torch.randint(0, 1 << bits, shape, generator=generator)
     grid = (*shape[:-1], shape[-1] // group)
     scales = (torch.rand(grid, generator=generator) + 0.1) * (torch.randint(0, 2, grid, generator=generator) * 2 - 1) / (1 << bits)
-    return Affine(words=pack(q, bits), scales=scales, biases=torch.randn(grid, generator=generator) * 0.3, bits=bits, group=group)
+    return Affine(
+        words=packed_words(q, bits), scales=scales, biases=torch.randn(grid, generator=generator) * 0.3, bits=bits, group=group
+    )
 
 
 def prepared(x: torch.Tensor, group: int) -> torch.Tensor:
@@ -69,12 +100,12 @@ def rows_product(x: torch.Tensor, packed: weights.Packed) -> torch.Tensor:
 @pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
 @pytest.mark.parametrize("group", [32, 64, 128])
 def test_affine_rows_and_tiles(bits: int, group: int) -> None:
-    g = torch.Generator().manual_seed(bits * 1000 + group)
+    g = generator(bits * 1000 + group)
     n = 37 + bits
     w = matrix(g, n, 2 * group, bits=bits, group=group)
-    packed = weights.pack([w], CPU)
+    packed = weights.pack([w], PLACE)
     x = torch.randn(19, 2 * group, generator=g)
-    want = x @ dequantize(w).T
+    want = x @ values(w).T
     close(rows_product(x, packed), want)
     y = torch.full((19, n), float("nan"))
     affine.affine_tiles[(2, packed.blocks * packed.bn // 128)](
@@ -86,8 +117,8 @@ def test_affine_rows_and_tiles(bits: int, group: int) -> None:
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 16, 17, 33])
 def test_a_row_does_not_see_the_others(rows: int) -> None:
-    g = torch.Generator().manual_seed(rows)
-    packed = weights.pack([matrix(g, 50, 192)], CPU)
+    g = generator(rows)
+    packed = weights.pack([matrix(g, 50, 192)], PLACE)
     x = torch.randn(rows, 192, generator=g)
     together = rows_product(x, packed)
     for r in {0, rows // 2, rows - 1}:
@@ -95,29 +126,29 @@ def test_a_row_does_not_see_the_others(rows: int) -> None:
 
 
 def test_joined_matrices_are_the_matrices() -> None:
-    g = torch.Generator().manual_seed(3)
+    g = generator(3)
     parts = [matrix(g, n, 128) for n in (24, 8, 40)]
     x = torch.randn(3, 128, generator=g)
-    close(rows_product(x, weights.pack(parts, CPU)), torch.cat([x @ dequantize(p).T for p in parts], dim=1))
+    close(rows_product(x, weights.pack(parts, PLACE)), torch.cat([x @ values(p).T for p in parts], dim=1))
 
 
 @pytest.mark.parametrize("bits", [3, 4, 8])
 def test_affine_embed(bits: int) -> None:
-    g = torch.Generator().manual_seed(bits)
+    g = generator(bits)
     w = matrix(g, 61, 128, bits=bits)
-    packed = weights.pack([w], CPU)
+    packed = weights.pack([w], PLACE)
     tokens = torch.tensor([0, 60, 17, 17], dtype=torch.int64)
     y = torch.empty(4, 128)
     affine.affine_embed[(4, 2)](tokens, packed.words, packed.scales, packed.biases, y, K=128, BN=packed.bn, GROUP=64, BITS=bits)
-    assert torch.equal(y, dequantize(w)[tokens])
+    assert torch.equal(y, values(w)[tokens])
 
 
 def test_expert_pairs_and_groups() -> None:
-    g = torch.Generator().manual_seed(5)
+    g = generator(5)
     experts, top, rows, n, k = 7, 3, 11, 44, 128
     w = matrix(g, experts, n, k)
-    packed = weights.pack([w], CPU)
-    full = dequantize(w)
+    packed = weights.pack([w], PLACE)
+    full = values(w)
     x = torch.randn(rows, k, generator=g)
     ids = torch.stack([torch.randperm(experts, generator=g)[:top].sort().values for _ in range(rows)]).to(torch.int32)
     want = torch.stack([full[ids[r, t]] @ x[r] for r in range(rows) for t in range(top)])
@@ -153,7 +184,7 @@ def test_expert_pairs_and_groups() -> None:
 
 @pytest.mark.parametrize(("rows", "n", "k"), [(1, 5, 40), (18, 33, 100)])
 def test_dense(rows: int, n: int, k: int) -> None:
-    g = torch.Generator().manual_seed(n)
+    g = generator(n)
     x, w, bias = torch.randn(rows, k, generator=g), torch.randn(n, k, generator=g), torch.randn(n, generator=g)
     y = torch.empty(rows, n)
     dense.dense_rows[(math.ceil(n / 16), math.ceil(rows / 16))](x, w, bias, y, rows, n, k, k, n, BN=16, BK=32, BIAS=True)
@@ -166,7 +197,7 @@ def test_dense(rows: int, n: int, k: int) -> None:
 
 @pytest.mark.parametrize("k", [64, 192, 576])
 def test_norms_and_activations(k: int) -> None:
-    g = torch.Generator().manual_seed(k)
+    g = generator(k)
     a, b, w = torch.randn(3, k, generator=g), torch.randn(3, k, generator=g), torch.rand(k, generator=g) + 0.5
     bk = 1 << (k - 1).bit_length()
     s, y, x, sums = torch.empty(3, k), torch.empty(3, k), torch.empty(3, k), torch.empty(3, k // 64)
@@ -195,7 +226,7 @@ def test_norms_and_activations(k: int) -> None:
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize(("d", "dims"), [(64, 64), (24, 16)])
 def test_rotary(interleaved: bool, d: int, dims: int) -> None:
-    g = torch.Generator().manual_seed(d)
+    g = generator(d)
     x = torch.randn(3, 2 * d, generator=g)
     positions = torch.tensor([0, 7, 1000], dtype=torch.int32)
     inverse = 10_000.0 ** (-torch.arange(0, dims, 2) / dims)
@@ -216,7 +247,7 @@ def test_rotary(interleaved: bool, d: int, dims: int) -> None:
 
 @pytest.mark.parametrize(("groups", "top_groups", "normalise"), [(1, 1, True), (4, 2, True), (4, 2, False)])
 def test_router(groups: int, top_groups: int, normalise: bool) -> None:
-    g = torch.Generator().manual_seed(groups)
+    g = generator(groups)
     rows, experts, top = 9, 16, 5
     logits = torch.randn(rows, experts, generator=g)
     logits[0] = 0.25
@@ -245,7 +276,7 @@ def page_pool(g: torch.Generator, pages: int, kv: int, d: int, page: int) -> tor
 
 @pytest.mark.parametrize(("heads", "kv", "d", "low"), [(4, 2, 64, 0), (3, 1, 24, 0), (2, 2, 32, 41)])
 def test_attention_rows_and_tiles(heads: int, kv: int, d: int, low: int) -> None:
-    g = torch.Generator().manual_seed(heads)
+    g = generator(heads)
     page, length = 32, 75
     pool = page_pool(g, 9, kv, d, page)
     table = torch.tensor([[0, 0, 0, 0], [5, 2, 8, 1]], dtype=torch.int32)
@@ -305,7 +336,7 @@ def mamba_serial(
 
 
 def test_recurrent_windows_commit_and_tiles_agree() -> None:
-    g = torch.Generator().manual_seed(11)
+    g = generator(11)
     heads, p, groups, n, taps, most, slots = 4, 32, 2, 16, 4, 16, 3
     width = heads * p + 2 * groups * n
     w = {
@@ -372,7 +403,7 @@ def test_draws_follow_the_reference(seed: int) -> None:
     from homestretch.engine.backends.cuda.drawing import Drawer
     from homestretch.engine.types import Draw
 
-    g = torch.Generator().manual_seed(seed)
+    g = generator(seed)
     vocab = 5003
     logits = torch.randn(6, vocab, generator=g) * 4
     logits[1] = logits[1].round()
@@ -390,7 +421,7 @@ def test_draws_follow_the_reference(seed: int) -> None:
             Draw(seed=seed * 77 + r, position=900 + r + shift, temperature=t, top_k=k, top_p=p, min_p=m)
             for r, (t, k, p, m) in enumerate(settings[shift:] + settings[:shift])
         ]
-        tokens = Drawer(vocab=vocab, rows=8, device=CPU).draw(logits, rows)
+        tokens = Drawer(vocab=vocab, rows=8, device=PLACE).draw(logits, rows)
         assert tokens[: len(rows)].tolist() == [reference.draw(logits[r], row).token for r, row in enumerate(rows)]
-        alone = [int(Drawer(vocab=vocab, rows=8, device=CPU).draw(logits[r : r + 1].contiguous(), [rows[r]])[0]) for r in (0, 5)]
+        alone = [int(Drawer(vocab=vocab, rows=8, device=PLACE).draw(logits[r : r + 1].contiguous(), [rows[r]])[0]) for r in (0, 5)]
         assert alone == [int(tokens[0]), int(tokens[5])]

@@ -34,7 +34,7 @@ class Store:
         }
         self.state = {slot.name: torch.zeros((streams, *slot.shape), device=device) for slot in slots if slot.kind != "kv"}
         self.saved: dict[str, torch.Tensor] = {}
-        self.tables = torch.zeros((streams, -(-window // QUANTUM)), dtype=torch.int32, device=device)
+        self.tables = torch.zeros((streams, -(-window // QUANTUM) + 1), dtype=torch.int32, device=device)
         self.firsts = {
             "main": torch.zeros(streams, dtype=torch.int32, device=device),
             "head": torch.ones(streams, dtype=torch.int32, device=device),
