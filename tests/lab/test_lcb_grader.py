@@ -35,6 +35,7 @@ BY_THREAD = (
 BY_EXIT = "n = int(input())\nprint(sum(int(input()) for _ in range(n)))\nexit()\nprint('never')"
 BY_EXIT_LATER = "import sys\ndef main():\n    print(sum(map(int, sys.stdin.read().split()[1:])))\n    sys.exit(0)\nmain()"
 BY_NAMES = "n = int(input())\nprint(reduce(add, (int(input()) for _ in range(n)), floor(0.5)))"  # names the preamble brings
+BY_SYS_NAMES = "n = int(stdin.readline())\nprint(sum(int(line) for line in stdin))\nstdout.flush()"
 BY_MAIN = (
     "def main():\n    n = int(input())\n    print(sum(int(input()) for _ in range(n)))\nif __name__ == '__main__':\n    main()"
 )

@@ -35,6 +35,7 @@ from itertools import *
 from functools import *
 from operator import *
 from io import *
+from sys import *
 from json import *
 from typing import *
 from builtins import *
