@@ -27,6 +27,7 @@ test-triton: $(STAMP)
 
 map: $(STAMP)
 	$(BIN)/python tools/map.py
+	$(BIN)/python tools/commands.py
 
 bench: $(STAMP)
 	$(BIN)/python bench/run.py

@@ -15,6 +15,7 @@ STEPS = {
     "types": [str(BIN / "mypy"), "--no-error-summary"],
     "walls": [str(BIN / "lint-imports"), "--no-cache"],
     "map": [sys.executable, "tools/map.py", "--check"],
+    "commands": [sys.executable, "tools/commands.py", "--check"],
 }
 
 
@@ -23,7 +24,7 @@ def main() -> int:
     for name, command in STEPS.items():
         started = time.perf_counter()
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        print(f"{name:7} {'ok' if done.returncode == 0 else 'FAILED'} ({time.perf_counter() - started:.1f} s)", flush=True)
+        print(f"{name:9} {'ok' if done.returncode == 0 else 'FAILED'} ({time.perf_counter() - started:.1f} s)", flush=True)
         if done.returncode:
             print(done.stdout + done.stderr, flush=True)
             failed.append(name)
