@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
+from homestretch.engine.chat import JsonGrammar, JsonVocabulary, StopWatch, Template, text_stream
 from homestretch.engine.chat import Prompt as Rendered
-from homestretch.engine.chat import StopWatch, Template, text_stream
+from homestretch.engine.chat.template import THINK_CLOSE
 from homestretch.engine.config import ServerOptions
 from homestretch.engine.draws import choice_seed, prompt_seed
 from homestretch.engine.errors import ContextOverflow, NotFound, Refused
@@ -62,7 +63,7 @@ class Job:
         return (body.max_completion_tokens if isinstance(body, ChatRequest) else None) or body.max_tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Reader:
     """Understands requests for one model. Everything here is immutable and may be used from any thread."""
 
@@ -165,10 +166,6 @@ class Reader:
                 param="model",
                 code="model_not_found",
             )
-        if body.response_format is not None and body.response_format.type != "text":
-            raise Refused(
-                f"response_format {body.response_format.type!r} cannot be enforced; allowed: 'text'", param="response_format"
-            )
         if body.repetition_penalty not in (None, 1.0):
             raise Refused(
                 "repetition_penalty cannot be honoured; use presence_penalty or frequency_penalty", param="repetition_penalty"
@@ -184,6 +181,7 @@ class Reader:
             sampling=self._sampling(body),
             **more,
         )
+        self._check_format(job)
         if job.choices > MOST_CHOICES:
             raise Refused(
                 f"{len(prompts)} prompts with n = {body.n or 1} are {job.choices} replies; at most {MOST_CHOICES} a request",
@@ -192,6 +190,39 @@ class Reader:
         for prompt in prompts:
             self._room(len(prompt), job.max_tokens)
         return job
+
+    def _check_format(self, job: Job) -> None:
+        """Refuse a response_format that cannot be promised."""
+        wanted = job.body.response_format
+        if wanted is None or wanted.type == "text":
+            return
+
+        def refused(why: str) -> Refused:
+            return Refused(f"response_format {wanted.type!r} cannot be honoured{why}", param="response_format")
+
+        if wanted.type != "json_object":
+            raise refused("; allowed: 'text', 'json_object'")
+        if job.tools:
+            raise refused(" together with tools; send one of the two, or tool_choice 'none'")
+        if not job.ends:
+            raise refused(" without end tokens; leave ignore_eos out")
+        if job.thinking and self._closes is None:
+            raise refused(" after reasoning with this model; switch thinking off")
+
+    @property
+    def _closes(self) -> int | None:
+        """The token that ends the reasoning, if it is one token."""
+        ids = self.tokenizer.encode(THINK_CLOSE, special=True)
+        return ids[0] if len(ids) == 1 else None
+
+    @cached_property
+    def _words(self) -> JsonVocabulary:
+        return JsonVocabulary(self.tokenizer, self.vocab)
+
+    def _grammar(self, job: Job) -> JsonGrammar | None:
+        if job.body.response_format is None or job.body.response_format.type == "text":
+            return None
+        return JsonGrammar(self._words, ends=job.ends, opens=self._closes if job.thinking else None)
 
     def _room(self, length: int, wanted: int | None) -> int:
         """Reply tokens that a prompt of `length` may get; ContextOverflow when what is wanted does not fit."""
@@ -252,6 +283,7 @@ class Reader:
                     ends=job.ends,
                     emit=partial(emit, index),
                     watch=StopWatch(text_stream(self.tokenizer, tags=job.tagged), job.stops) if job.stops else None,
+                    grammar=self._grammar(job),
                     logprobs=job.logprobs,
                     draft=body.draft is not False,
                     cache=body.cache is not False and body.cache_prompt is not False,

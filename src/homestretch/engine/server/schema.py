@@ -79,7 +79,7 @@ class Tool(Struct, kw_only=True):
 
 
 class ResponseFormat(Struct, kw_only=True):
-    """`response_format`; only free text can be promised."""
+    """`response_format`: text, or json_object (the reply is one JSON object)."""
 
     type: str
     json_schema: Json = None
