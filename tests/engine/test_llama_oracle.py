@@ -34,7 +34,7 @@ PROMPTS = (
     "🎉🎊 Happy birthday! 🎂",
     "    \n\n\t\n  indented and spaced   out",
     "a",
-    "<|endoftext|>",
+    "<|endoftext|>\n\nChapter 1\n",
     "Once upon a time, in a land far away, there lived a",
     "Q: If a train leaves at 3 pm and travels 60 miles an hour, when has it gone 150 miles?\nA:",
     "The history of the printing press. " * 24 + "In short,",
