@@ -65,7 +65,7 @@ def start(setup: LoadedSetup) -> StartSection:
         steps=card.start.steps,
         command=wrapped(filled(setup)),
         port=card.start.port,
-        parts=card.start.parts,
+        parts=[Part(argument=in_place(part.argument, setup), meaning=part.meaning) for part in card.start.parts],
         sampling=sampling(setup),
     )
 
@@ -76,15 +76,17 @@ def shown(link: Link) -> str:
 
 
 def filled(setup: LoadedSetup) -> list[str]:
-    """The start command with location, port and window in place."""
+    """The start command with location, port, window and name in place."""
+    return [in_place(word, setup) for word in setup.card.start.command]
+
+
+def in_place(text: str, setup: LoadedSetup) -> str:
+    """A word of the start command with the card's own values for its places."""
     card = setup.card
-    values = {"{location}": card.model.location, "{port}": str(card.start.port), "{window}": str(card.window.value)}
-    out = []
-    for word in card.start.command:
-        for place, value in values.items():
-            word = word.replace(place, value)
-        out.append(word)
-    return out
+    values = {"location": card.model.location, "port": card.start.port, "window": card.window.value, "name": card.model.id}
+    for place, value in values.items():
+        text = text.replace(f"{{{place}}}", str(value))
+    return text
 
 
 def wrapped(words: list[str]) -> str:
