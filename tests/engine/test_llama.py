@@ -140,6 +140,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "uneven heads": ({"num_key_value_heads": 3}, "num_attention_heads = 4 is not supported; allowed: a multiple"),
     "an odd head dim": ({"head_dim": 15}, "head_dim = 15 is not supported; allowed: an even number"),
     "another width": ({"hidden_size": 128}, r"the config asks for \[320, 128\]"),
+    "a bias that is not there": ({"mlp_bias": True}, r"mlp.gate_proj.bias \[160\] is missing"),
     "missing": ({"vocab_size": None}, "config key vocab_size is missing"),
     "another family": ({"model_type": "mamba9"}, "model type 'mamba9' is not supported; supported: llama"),
 }

@@ -68,7 +68,10 @@ _INERT_HF = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """What the family needs of a config, checked. factors: what each rotary angle is divided by, or None for 1."""
+    """What the family needs of a config, checked. factors: what each rotary angle is divided by, or None for 1.
+
+    attention_bias, mlp_bias: whether products have one; None: as the files hold them.
+    """
 
     vocab: int
     hidden: int
@@ -85,6 +88,8 @@ class Config:
     factors: tuple[float, ...] | None
     interleaved: bool
     tied: bool
+    attention_bias: bool | None = None
+    mlp_bias: bool | None = None
 
 
 def read_gguf(checkpoint: Checkpoint, where: str) -> Config:
@@ -139,7 +144,6 @@ def read_hf(checkpoint: Checkpoint, where: str) -> Config:
     keys.expect("hidden_act", "silu", default="silu")
     keys.expect("pretraining_tp", 1, default=1)
     keys.expect("sliding_window", default=None)
-    keys.ignore("attention_bias", "mlp_bias")  # the biases in the files say so themselves
     base, factors = _hf_rotary(keys, head_dim)
     made = Config(
         vocab=keys.whole("vocab_size"),
@@ -157,6 +161,8 @@ def read_hf(checkpoint: Checkpoint, where: str) -> Config:
         factors=factors,
         interleaved=keys.flag("rope_traditional", default=False),
         tied=keys.flag("tie_word_embeddings", default=False),
+        attention_bias=keys.flag("attention_bias", default=False),
+        mlp_bias=keys.flag("mlp_bias", default=False),
     )
     keys.finish()
     _refuse_uneven(keys, made, "num_attention_heads", "num_key_value_heads", "head_dim")
@@ -246,8 +252,10 @@ def model(checkpoint: Checkpoint) -> Model:
     )
 
 
-def _linear(build: Builder, shelf: Shelf, x: int, name: str, out: int, width: int) -> int:
-    weights = (shelf.take(f"{name}.weight", out, width), *shelf.optional(f"{name}.bias", out))
+def _linear(build: Builder, shelf: Shelf, x: int, name: str, out: int, width: int, bias: bool | None) -> int:
+    weights = [shelf.take(f"{name}.weight", out, width)]
+    if bias or (bias is None and shelf.has(f"{name}.bias")):
+        weights.append(shelf.take(f"{name}.bias", out))
     return build.one(Linear(), [x], weights=weights)
 
 
@@ -258,9 +266,9 @@ def _attention(
     c = config
     name = {part: names[part].format(layer) for part in ("attention_norm", "q", "k", "v", "o")}
     y = build.one(RmsNorm(eps=c.eps), [x], weights=[shelf.take(name["attention_norm"], c.hidden)])
-    q = _linear(build, shelf, y, name["q"], c.heads * c.head_dim, c.hidden)
-    k = _linear(build, shelf, y, name["k"], c.kv_heads * c.head_dim, c.hidden)
-    v = _linear(build, shelf, y, name["v"], c.kv_heads * c.head_dim, c.hidden)
+    q = _linear(build, shelf, y, name["q"], c.heads * c.head_dim, c.hidden, c.attention_bias)
+    k = _linear(build, shelf, y, name["k"], c.kv_heads * c.head_dim, c.hidden, c.attention_bias)
+    v = _linear(build, shelf, y, name["v"], c.kv_heads * c.head_dim, c.hidden, c.attention_bias)
     turned = [
         build.one(
             Rotary(heads=heads, head_dim=c.head_dim, dims=c.rotary_dims, base=c.base, interleaved=c.interleaved),
@@ -274,14 +282,16 @@ def _attention(
         [*turned, v],
         slot=Slot(name=f"{layer}.kv", kind="kv", shape=(2, c.kv_heads, c.head_dim)),
     )
-    return build.one(Add(), [x, _linear(build, shelf, mixed, name["o"], c.hidden, c.heads * c.head_dim)])
+    out = _linear(build, shelf, mixed, name["o"], c.hidden, c.heads * c.head_dim, c.attention_bias)
+    return build.one(Add(), [x, out])
 
 
 def _mlp(build: Builder, shelf: Shelf, config: Config, names: Mapping[str, str], layer: int, x: int) -> int:
     """x + down(silu(gate) * up)."""
     c = config
     y = build.one(RmsNorm(eps=c.eps), [x], weights=[shelf.take(names["mlp_norm"].format(layer), c.hidden)])
-    gate = _linear(build, shelf, y, names["gate"].format(layer), c.inner, c.hidden)
-    up = _linear(build, shelf, y, names["up"].format(layer), c.inner, c.hidden)
+    gate = _linear(build, shelf, y, names["gate"].format(layer), c.inner, c.hidden, c.mlp_bias)
+    up = _linear(build, shelf, y, names["up"].format(layer), c.inner, c.hidden, c.mlp_bias)
     inner = build.one(SiluMul(), [gate, up])
-    return build.one(Add(), [x, _linear(build, shelf, inner, names["down"].format(layer), c.hidden, c.inner)])
+    out = _linear(build, shelf, inner, names["down"].format(layer), c.hidden, c.inner, c.mlp_bias)
+    return build.one(Add(), [x, out])
