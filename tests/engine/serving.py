@@ -114,6 +114,10 @@ class Talk:
         connection.close()
         return made
 
+    def chat_of(self, messages: Sequence[Any], **body: Any) -> tuple[int, Any]:
+        status, made, _ = self.post("/v1/chat/completions", {"messages": messages, **body})
+        return status, made
+
     def chat(self, text: str = "x", **body: Any) -> tuple[int, Any]:
         status, made, _ = self.post("/v1/chat/completions", {"messages": [{"role": "user", "content": text}], **body})
         return status, made

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from homestretch.engine import backends
 from homestretch.engine.backends import planning
 from homestretch.engine.checkpoint.opening import open_checkpoint
 from homestretch.engine.checkpoint.shards import Shards
+from homestretch.engine.config import ServeOptions
 from homestretch.engine.families import build_model
+from homestretch.engine.server import start
 from homestretch.engine.types import Limits
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -151,3 +154,13 @@ def test_the_published_sizes_follow_from_headers_alone(folder: Path, monkeypatch
     assert near(conv, 0.8 * MIB)
     assert plan.streams == 8
     assert plan.left_bytes == 100 * GIB - plan.model_bytes - plan.head_bytes - 8 * plan.stream_bytes
+
+
+def test_serve_plan_prints_them(folder: Path) -> None:
+    reason = backends.find("cpu").refusal()
+    if reason:
+        pytest.skip(reason)
+    options = ServeOptions(window=262144, memory_bytes=120 * GIB, backend="cpu", name="lightning")
+    text = start.plan_text(start.prepare(folder, options))
+    for words in ("(17.78 GB)", "(0.75 GB)", "6.00 KiB, head 1.00 KiB", "47.62 MiB", "in 120.00 GiB: 8 streams at once"):
+        assert words in text

@@ -522,3 +522,53 @@ def test_tokenize_and_detokenize(talk: Talk) -> None:
     _, rendered, _ = talk.post("/tokenize", {"messages": USER, "chat_template_kwargs": OFF})
     _, reply = talk.chat(max_tokens=1, chat_template_kwargs=OFF)
     assert rendered["count"] == reply["usage"]["prompt_tokens"]
+
+
+def test_the_next_turn_of_a_chat_reads_only_what_is_new(talk: Talk) -> None:
+    """Also when the template strips the reasoning from the turn before."""
+    system = {"role": "system", "content": "Answer in one line. " * 60}
+    first = [system, {"role": "user", "content": "What is a list? " * 20}]
+    talk.says("hm</think>It is a list.", first)
+    _, one = talk.chat_of(first)
+    said = one["choices"][0]["message"]
+    assert said["reasoning_content"] == "hm"
+    second = [*first, {"role": "assistant", "content": said["content"]}, {"role": "user", "content": "And a set?"}]
+    _, two = talk.chat_of(second)
+    _, other = talk.chat_of([system, {"role": "user", "content": "Something else"}])
+    _, off = talk.chat_of(second, cache=False)
+
+    def cached(made: Any) -> int:
+        found: int = made["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return found
+
+    assert cached(one) == cached(off) == 0
+    assert one["usage"]["prompt_tokens"] - cached(two) < 2 * 128
+    length = len(talk.read.tokenizer.encode(system["content"]))
+    assert length - 128 < cached(other) <= length + 10
+    assert off["token_sha"] == two["token_sha"]
+    assert two["timings"]["cached_tokens"] == cached(two)
+
+
+def shape(value: Any) -> Any:
+    """The keys and kinds of a JSON value."""
+    if isinstance(value, dict):
+        return {key: shape(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [shape(each) for each in value[:1]]
+    return "number" if isinstance(value, int | float) and not isinstance(value, bool) else type(value).__name__
+
+
+def test_streams_have_the_shape_that_the_seam_records(talk: Talk) -> None:
+    rows = (Path(__file__).parents[2] / "seam" / "exchanges" / "ours.jsonl").read_text(encoding="utf-8").splitlines()
+    recorded = [json.loads(row) for row in rows]
+    assert recorded
+    talk.says("one two three", **OFF)
+    checked = 0
+    for exchange in recorded:
+        events = [json.loads(event[6:]) for event in exchange["stream"] if event.startswith("data: {")]
+        options = {"include_usage": events[-1].get("choices") == [], "continuous_usage_stats": bool(events[0].get("usage"))}
+        live = talk.stream("/v1/chat/completions", {"messages": USER, "chat_template_kwargs": OFF, "stream_options": options})
+        assert shape(live[0]) == shape(events[0])
+        assert shape(live[-1]) == shape(events[-1])
+        checked += 1
+    assert checked == len(recorded)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
+from typing import Any, cast
 
 import uvicorn
 
@@ -19,7 +20,7 @@ import homestretch
 from homestretch.engine import backends
 from homestretch.engine.backends import Backend
 from homestretch.engine.chat import Template
-from homestretch.engine.checkpoint import Checkpoint
+from homestretch.engine.checkpoint import Checkpoint, Weight
 from homestretch.engine.checkpoint.opening import open_checkpoint
 from homestretch.engine.config import DEFAULT_PROMPT_CACHE_GIB, DEFAULT_WINDOW, SamplingDefaults, ServeOptions, ServerOptions
 from homestretch.engine.core import Core, Options
@@ -284,10 +285,11 @@ def serve(setup: Setup, say: Say) -> None:
         for note in setup.checkpoint.notes:
             say(note)
         sys.setswitchinterval(SWITCH_S)
-        core, plans = make_core(setup)
+        counted = Counted(setup.checkpoint)
+        core, plans = make_core(replace(setup, checkpoint=cast(Checkpoint, counted)))
         began = time.monotonic()
         say(f"loading {setup.name} ({setup.checkpoint.path.name}) on the {setup.backend.name} backend ...")
-        core.start(_Progress(say))
+        core.start(_Progress(say, counted))
         say(f"loaded in {time.monotonic() - began:.1f} s")
         say(start_line(setup, plans[0]))
         listener.listen(1024)  # from here on nobody is turned away; the first requests wait for the loop to start
@@ -308,13 +310,40 @@ def serve(setup: Setup, say: Say) -> None:
             say("stopped")
 
 
-class _Progress:
-    """A word every five seconds while weights are read."""
+class Counted:
+    """A checkpoint that knows how many of its bytes were read."""
 
-    def __init__(self, say: Say) -> None:
-        self._say, self._next_s = say, 5.0
+    def __init__(self, inner: Checkpoint) -> None:
+        self._inner = inner
+        self._sizes = {name: spec.stored_bytes for name, spec in inner.specs.items()}
+        self._read: set[str] = set()
+        self._done = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def read(self, name: str) -> Weight:
+        if name not in self._read:
+            self._read.add(name)
+            self._done += self._sizes.get(name, 0)
+        return self._inner.read(name)
+
+    @property
+    def part(self) -> float:
+        """Bytes read of all, 0 to 1."""
+        return self._done / max(1, sum(self._sizes.values()))
+
+
+class _Progress:
+    """A word every two seconds while weights are read: how far, and how long still."""
+
+    def __init__(self, say: Say, checkpoint: Counted) -> None:
+        self._say, self._checkpoint, self._next_s = say, checkpoint, 2.0
 
     def __call__(self, seconds: float) -> None:
-        if seconds >= self._next_s:
-            self._say(f"still loading, {seconds:.0f} s")
-            self._next_s += 5.0
+        if seconds < self._next_s:
+            return
+        part = self._checkpoint.part
+        left = f", about {seconds / part * (1 - part):.0f} s left" if 0.02 < part < 1 else ""
+        self._say(f"loading: {part:.0%} of the weights read, {seconds:.0f} s so far{left}")
+        self._next_s = seconds + 2.0
