@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -93,10 +94,10 @@ def permuted(weight: np.ndarray, heads: int) -> np.ndarray:
 
 @pytest.mark.oracle
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", ["plain", "linear", "llama3"])
+@pytest.mark.parametrize("kind", ["plain", "linear", "linear without a type", "linear, older key", "llama3"])
 def test_a_gguf_of_the_same_weights_gives_the_same_logits(tmp_path: Path, kind: str) -> None:
     """The converter's conventions: permuted q and k, linear scaling as a key, Llama 3's factors as the tensor rope_freqs."""
-    make(tmp_path / "hf", KINDS[kind])
+    make(tmp_path / "hf", KINDS[re.split(" without|,", kind)[0]])
     held = {name: value.numpy() for name, value in load_file(tmp_path / "hf" / "model.safetensors").items()}
     parts = {
         "attn_norm": "input_layernorm",
@@ -115,9 +116,13 @@ def test_a_gguf_of_the_same_weights_gives_the_same_logits(tmp_path: Path, kind: 
             value = held[f"model.layers.{layer}.{theirs}.weight"]
             heads = {"attn_q": 4, "attn_k": 2}.get(ours)
             tensors[f"blk.{layer}.{ours}.weight"] = permuted(value, heads) if heads else value
-    change: dict[str, Any] = {}
-    if kind == "linear":
-        change = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 3.0}
+    change: dict[str, Any] = {
+        "plain": {"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 3.0},
+        "linear": {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 3.0},
+        "linear without a type": {"llama.rope.scaling.factor": 3.0},
+        "linear, older key": {"llama.rope.scale_linear": 3.0},
+        "llama3": {},
+    }[kind]
     if kind == "llama3":
         factors = llama3_factors(base=10000.0, dims=16, factor=8.0, low=1.0, high=4.0, window=32)
         tensors["rope_freqs.weight"] = np.array(factors, dtype=np.float32)

@@ -105,12 +105,12 @@ def read_gguf(checkpoint: Checkpoint, where: str) -> Config:
     keys.expect("llama.rope.scaling.attn_factor", 1.0, default=1.0)
     keys.expect("llama.attention.causal", True, default=True)
     dims = keys.whole("llama.rope.dimension_count", default=head_dim, low=2, high=head_dim)
-    kind = keys.expect("llama.rope.scaling.type", "none", "linear", default="none")
-    factor = keys.real("llama.rope.scaling.factor", default=1.0, low=1e-6)
-    # Older converters wrote the inverse name for the same linear factor.
-    factor = keys.real("llama.rope.scale_linear", default=factor, low=1e-6)
+    # As llama.cpp reads them: a factor without a type is linear, an older key counts where the newer is missing, 0 is none.
+    kind = keys.expect("llama.rope.scaling.type", "none", "linear", default="linear")
+    older = keys.real("llama.rope.scale_linear", default=0.0)
+    factor = keys.real("llama.rope.scaling.factor", default=0.0) or older or 1.0
     keys.ignore("llama.rope.scaling.original_context_length")
-    linear = factor if kind == "linear" or keys.has("llama.rope.scale_linear") else 1.0
+    linear = factor if kind == "linear" else 1.0
     embedding = checkpoint.specs.get(GGUF_NAMES["embedding"])
     vocab = embedding.shape[0] if embedding else 0
     made = Config(
