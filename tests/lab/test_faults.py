@@ -34,6 +34,8 @@ def url() -> Iterator[str]:
         guessed=quick(tokens_per_event=(1, 2, 3, 4, 5), tokenize=False),
         refusing=quick(refuses=("continuous_usage_stats", "return_token_ids", "ignore_eos")),
         few=quick(slots=1),
+        leaking=quick(thinks=16, obeys_thinking=False),
+        thinking=quick(thinks=16),
         copied=quick(rates=(132.4, 132.4, 399.2, 142.0, 142.5), drafts=DRAFTS, draft_extras="speculative"),
     ) as address:
         yield address
@@ -131,6 +133,16 @@ def test_unknown_first_event_is_bounded_and_said(url: str, tmp_path: Path) -> No
     assert number.high >= 1000.0 * 0.9
     assert {"first_event_unknown", "few_tokens"} <= set(done.result.doubts)
     assert refuses(done.result.numbers["decode.tokens_per_s"].doubts)
+
+
+def test_thinking_that_is_switched_off_and_comes_back_refuses(url: str, tmp_path: Path) -> None:
+    done = run(url, tmp_path / "leaks", "decode", model="leaking", runs=1)
+    assert refuses(done.result.numbers["decode.tokens_per_s"].doubts)
+    assert "thinking_leaked" in done.result.numbers["decode.tokens_per_s"].doubts
+    obeying = run(url, tmp_path / "obeys", "decode", model="thinking", runs=1)
+    assert "thinking_leaked" not in obeying.result.doubts
+    for record in RunFolder.open(obeying.folder).kept("decode"):
+        assert record.settings["chat_template_kwargs"] == {"enable_thinking": False}
 
 
 def test_extension_fields_that_are_refused_are_not_sent_again(url: str, tmp_path: Path) -> None:

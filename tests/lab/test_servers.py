@@ -102,3 +102,23 @@ def test_api_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
     with pytest.raises(WrongUse, match="llama_cpp"):
         servers.load("lamacpp")
+
+
+def test_weights_are_compared_with_the_hubs_listing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from homestretch.lab import hub
+
+    entries = [
+        {"path": "a/model.safetensors", "lfs": {"oid": "11"}},
+        {"path": "config.json"},
+        {"path": "head.safetensors", "lfs": {"oid": "22"}},
+    ]
+    asked: list[str] = []
+    monkeypatch.setattr("homestretch.lab.hub.try_json", lambda target, path, **more: asked.append(path) or entries)
+    equal = {"weights/model.safetensors": "11", "weights/mine.gguf": "33", "prompts": "44"}
+    assert hub.verdict(equal, "org/name", "d9d758fb") == "1 of 2 files equal the hub's listing of org/name"
+    assert asked == ["/models/org/name/tree/d9d758fb?recursive=1"]
+    assert "differ" in hub.verdict({"weights/head.safetensors": "99"}, "org/name", "")
+    assert "none of these" in hub.verdict({"weights/mine.gguf": "33"}, "org/name", "")
+    assert "not compared" in hub.verdict({"prompts": "44"}, "org/name", "")
+    monkeypatch.setattr("homestretch.lab.hub.try_json", lambda target, path, **more: None)
+    assert "could not be read" in hub.verdict(equal, "org/name", "")

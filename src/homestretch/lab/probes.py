@@ -18,6 +18,7 @@ COUNTS: tuple[tuple[str, Any], ...] = (
     ("return_token_ids", True),
     ("timings_per_token", True),
 )
+SWITCH = "chat_template_kwargs.enable_thinking"
 EARLY_TASKS = ("Answer with the one word yes.", "What is two plus two? Answer with the number alone.", "Say hello.")
 EARLY_LIMIT = 64
 CACHE_DEPTHS = (1024, 4096, 16384)
@@ -47,6 +48,7 @@ class Prober:
         self._plain()
         self._counts()
         self.found.settings["probe.stream_options"] = Sourced(value=dict(self.context.stream_options), source=SOURCE)
+        self._thinking()
         self._overhead()
         self._ignore_eos()
         self._cache()
@@ -98,6 +100,15 @@ class Prober:
                     self.found.request[path] = value
                 break
         self.found.settings["probe.event_counts"] = Sourced(value=kept, source=SOURCE)
+
+    def _thinking(self) -> None:
+        """Without a card nothing says how thinking is switched; the usual switch is sent when the server takes it."""
+        if "thinking.field" in self.context.contract.settings:
+            return
+        off = {SWITCH.replace(".", "__"): False}
+        outcome = self._try("thinking", lambda: self._body("Count from one to twenty.", 16, **off))
+        taken = "" if outcome.record.error else SWITCH
+        self.found.settings["thinking.field"] = Sourced(value=taken, source=SOURCE)
 
     def _overhead(self) -> None:
         """Tokens of the prompt that are neither of our two messages: the chat template's own."""

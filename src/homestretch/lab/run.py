@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from homestretch.lab import contract as contracts
-from homestretch.lab import draftcount, instrument, machine, parts, prompts, servers, tokenizing
+from homestretch.lab import draftcount, hub, instrument, machine, parts, prompts, servers, tokenizing
 from homestretch.lab.client import Target, call, try_json
 from homestretch.lab.context import Context, Retry
 from homestretch.lab.errors import LabError, ServerFailed, Undecided, WrongUse
@@ -244,6 +244,9 @@ class _Maker:
         command = served.managed.command if served.managed else []
         hashes |= contracts.file_hashes(options, card, command, self.say.say)
         contracts.refuse_other_weights(hashes)
+        if card is not None:
+            compared = hub.verdict(hashes, card.model.repository, card.model.revision)
+            settings["weights.hub"] = Sourced(value=compared, source="the hub's public listing")
         base = contracts.make(
             options=options,
             card=card,

@@ -10,7 +10,7 @@ import msgspec
 from homestretch.lab import doubts as doubt
 from homestretch.lab.guard import LIMIT_PCT
 from homestretch.lab.rates import timing
-from homestretch.lab.types import Contract, Number, PartResult, RequestRecord, Sourced
+from homestretch.lab.types import Contract, Number, PartResult, ReplyRecord, RequestRecord, Sourced
 
 if TYPE_CHECKING:
     from homestretch.lab.records import RunFolder
@@ -49,7 +49,8 @@ def of_requests(run: RunFolder, part: str, records: Sequence[RequestRecord]) -> 
         add("cached_tokens", f"cache check: {outcome}")
     elif outcome.startswith("unknown"):
         add("cache_unknown", f"cache check: {outcome}")
-    leaked = [record for record in records if any(event[1] == "reasoning" for event in record.events)]
+    replies = run.replies(part)
+    leaked = [record for record in records if thought(record, replies.get(record.id))]
     if leaked and setting(contract, "thinking.field"):
         add("thinking_leaked", f"{part}: reasoning came back in {len(leaked)} of {len(records)} requests that switch it off")
     if setting(contract, "prompt.tokenizer") == "usage" and part in ("prefill", "ctx"):
@@ -66,6 +67,11 @@ def of_requests(run: RunFolder, part: str, records: Sequence[RequestRecord]) -> 
         if busiest:
             add("disturbed", f"{part}: {busiest}")
     return found
+
+
+def thought(record: RequestRecord, reply: ReplyRecord | None) -> bool:
+    """Whether reasoning came back, as its own field or inside the text."""
+    return any(event[1] == "reasoning" for event in record.events) or (reply is not None and "<think>" in reply.text)
 
 
 def _load_over_limit(run: RunFolder, part: str, records: Sequence[RequestRecord]) -> str:
