@@ -224,6 +224,11 @@ HEADERS = {
         header(tensors=1, rest=text(b"w") + struct.pack("<IQIQ", 1, 32, 99, 0)),
         "tensor w has the unknown storage type 99",
     ),
+    "a type for scratch only": (
+        header(tensors=1, rest=text(b"w") + struct.pack("<IQIQ", 1, 256, 15, 0)) + bytes(300),
+        "tensor w is stored as Q8_K, which cannot be read",
+    ),
+    "integers": (header(tensors=1, rest=text(b"w") + struct.pack("<IQIQ", 1, 4, 26, 0)), "stored as I32, which cannot be read"),
     "half a block": (header(tensors=1, rest=text(b"w") + struct.pack("<IQIQ", 1, 33, 8, 0)), "rows are whole blocks of 32"),
     "an offset between": (header(tensors=1, rest=text(b"w") + struct.pack("<IQIQ", 1, 4, 0, 7)), "no multiple of the alignment"),
     "a tensor twice": (header(tensors=2, rest=(text(b"w") + struct.pack("<IQIQ", 1, 4, 0, 0)) * 2), "tensor w is there twice"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -97,12 +97,19 @@ def _spec(where: str, name: str, entry: Entry) -> WeightSpec:
         return WeightSpec(shape=entry.shape, bits=PACKED[entry.type], group=GROUP, dtype="float16")
     if entry.type in DENSE:
         return WeightSpec(shape=entry.shape, dtype=DTYPES[entry.type])
-    size = gguf.GGML_QUANT_SIZES[entry.type][1]
-    try:
-        gguf.dequantize(np.zeros((1, size), dtype=np.uint8), entry.type)
-    except NotImplementedError:
-        raise CheckpointError(f"{where}: tensor {name} is stored as {entry.type.name}, which cannot be read") from None
+    if not _readable(entry.type):
+        raise CheckpointError(f"{where}: tensor {name} is stored as {entry.type.name}, which cannot be read")
     return WeightSpec(shape=entry.shape, dtype="bfloat16")
+
+
+@cache
+def _readable(storage: Storage) -> bool:
+    """Whether the `gguf` package widens this type: tried on a block of zeros."""
+    try:
+        gguf.dequantize(np.zeros((1, gguf.GGML_QUANT_SIZES[storage][1]), dtype=np.uint8), storage)
+    except NotImplementedError:
+        return False
+    return True
 
 
 def _affine(entry: Entry, raw: Bytes) -> Affine:
