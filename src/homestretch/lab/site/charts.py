@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-WIDTH, HEIGHT = 440, 250
-LEFT, RIGHT, TOP, BOTTOM = 46, 16, 18, 44
+WIDTH, HEIGHT = 440, 256
+LEFT, RIGHT, TOP, BOTTOM = 46, 16, 26, 44
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +174,7 @@ def spots(title: str, points: Sequence[Spot], *, ident: str, x_title: str, y_tit
             f"{short(2.0**power)}</text>"
         )
     out.append(f'<text class="axis" x="{width - 24}" y="{height - 6}" text-anchor="end">{escape(x_title)}</text>')
-    out.append(f'<text class="axis" x="6" y="10">{escape(y_title)}</text>')
+    out.append(f'<text class="axis" x="{LEFT + 6}" y="{TOP - 5}">{escape(y_title)}</text>')
     for point in points:
         x, y = px(point.x), py(point.y)
         y0, y1 = py(min(100.0, point.y + point.margin)), py(max(0.0, point.y - point.margin))

@@ -155,7 +155,7 @@ def files_of(setup: LoadedSetup, raw: dict[str, dict[str, RawFile]], parts: tupl
         mine = [part for part in parts if part in setup.counting and setup.counting[part].name == run]
         for name, file in raw.get(run, {}).items():
             known = name in CONTRACT_TITLES
-            own = any(name in (f"{kind}-{part}.jsonl" for kind in ("requests", "replies", "answers")) for part in mine)
+            own = any(name in (f"{kind}-{part}.jsonl" for kind in ("requests", "replies", "answers", "memory")) for part in mine)
             game = "gauntlet" in mine and name.startswith("gauntlet/")
             if known or own or game:
                 title = CONTRACT_TITLES.get(name, name.removesuffix(".jsonl").removeprefix("gauntlet/").replace("-", " ", 1))
@@ -254,6 +254,9 @@ def render(
         ],
         contract_rows=settings_rows(setup.counting.get("decode")),
         files=files,
+        scored={
+            name: scored_notes(setup, parts) for name, parts in (*GROUPS.items(), ("fit", ("fit",)), ("gauntlet", ("gauntlet",)))
+        },
         commands={
             "speed": commands(setup, SPEED),
             "quality": commands(setup, QUALITY),
@@ -273,6 +276,17 @@ def render(
         held=held,
         earlier=bool(setup.earlier),
     )
+
+
+def scored_notes(setup: LoadedSetup, parts: tuple[str, ...]) -> list[tuple[str, list[str]]]:
+    """Notes that scoring made from counts, by part."""
+    out = []
+    for part in parts:
+        run = setup.counting.get(part)
+        state = run.result.parts.get(part) if run is not None and run.result is not None else None
+        if state is not None and state.notes:
+            out.append((sentences.NAMES.get(part, part).removeprefix("the "), state.notes))
+    return out
 
 
 def with_links(found: Speed, setup: LoadedSetup, raw: dict[str, dict[str, RawFile]]) -> Speed:
