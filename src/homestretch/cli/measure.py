@@ -71,7 +71,9 @@ def measure(
     from homestretch.lab.run import measure as run
 
     named = {
-        name: value for name, value in context.params.items() if name not in ("as_json", "limit") and value not in (None, False)
+        name: value
+        for name, value in context.params.items()
+        if name not in ("as_json", "limit") and value is not None and value is not False
     }
     if context.get_parameter_source("output") is not None and context.get_parameter_source("output").name == "DEFAULT":  # type: ignore[union-attr]
         named.pop("output")

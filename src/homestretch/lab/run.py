@@ -60,12 +60,13 @@ def measure(options: Options, *, progress: Progress | None = None, retry: Retry 
     does not stop the others; its reason is in the result. With `resume`, steps that are in the raw files are not run again.
     """
     options = _complete(options)
+    card = contracts.read_card(options.card) if options.card else None
     folder = _folder(options)
+    old = folder.contract() if (folder.path / "contract.json").exists() else None
+    if old is not None:
+        options, card = _as_before(options, old), old.card
     with ExitStack() as stack:
         say = stack.enter_context(progress or Progress())
-        card = contracts.read_card(options.card) if options.card else None
-        old = folder.contract() if (folder.path / "contract.json").exists() else None
-        card = old.card if old is not None else card
         served = stack.enter_context(_serve(options, card, folder, say))
         _check_instrument(folder, say)
         guard = stack.enter_context(Guard(folder.path, lab_pid=os.getpid(), allow_load=options.allow_load))
@@ -98,6 +99,21 @@ def _complete(options: Options) -> Options:
     return options
 
 
+def _as_before(options: Options, old: Contract) -> Options:
+    """Options of a resumed run: what its contract says goes before what is given now; WrongUse where the prompts are others."""
+    digest = prompts.read(options.prompts)[1]
+    if digest != old.hashes.get("prompts", digest):
+        raise WrongUse("--resume: the prompts are not those the run began with; give the same --prompts file")
+    attached = "--base-url" in old.command
+    return replace(
+        options,
+        base_url=options.base_url or (old.base_url if attached else ""),
+        model=old.model,
+        allow_load=bool(setting(old, "guard.allow_load", options.allow_load)),
+        at_once=int(str(setting(old, "measure.at_once", options.at_once))),
+    )
+
+
 def _folder(options: Options) -> RunFolder:
     if not options.resume:
         return RunFolder.create(options.output)
@@ -114,12 +130,11 @@ def _serve(options: Options, card: Card | None, folder: RunFolder, say: Progress
     """The server: attached to by --base-url, or started by its card and stopped at the end."""
     api_key = options.api_key_file.read_text(encoding="utf-8").strip() if options.api_key_file else ""
     kind = servers.load(card.engine.server if card is not None else "attach")
-    base_url = options.base_url or (folder.contract().base_url if card is None else "")
-    if base_url:
-        target = Target(url=base_url.rstrip("/"), api_key=api_key)
+    if options.base_url:
+        target = Target(url=options.base_url.rstrip("/"), api_key=api_key)
         raw = call(target, "/models", timeout_s=15.0)
         if not raw.status:
-            raise ServerFailed(f"no server answers at {base_url}: {raw.error}; start it first, or check the address")
+            raise ServerFailed(f"no server answers at {options.base_url}: {raw.error}; start it first, or check the address")
         pid = machine.listener(target.port) if target.local() else None
         model = options.model or (card.model.id if card else "") or _only_model(target)
         yield Served(target=target, kind=kind, model=model, managed=None, log=options.server_log, pids=[pid] if pid else [])
