@@ -49,7 +49,6 @@ class Try(Record, frozen=True, kw_only=True, omit_defaults=False):
     gpu: int | None = None
     intruders: list[Foreign] = msgspec.field(default_factory=list)
     ready_s: float = 0.0
-    step: str = ""
     notes: list[str] = msgspec.field(default_factory=list)
     log_tail: str = ""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from homestretch.lab.errors import ServerFailed, Undecided
 from homestretch.lab.exchange import Ask, Body, Outcome
 from homestretch.lab.fitting import Foreign, Try, prompt_size
 from homestretch.lab.memory import GIB, MIB, Idle, Watch
+from homestretch.lab.progress import Progress
 from homestretch.lab.records import now
 from homestretch.lab.seen import setting
 
@@ -70,16 +71,13 @@ class Ladder:
         last = first + int(context.setting("attempts")) - 1
         for attempt in range(first, last + 1):
             context.progress.start("fit", str(size), attempt - first + 1)
-            one = self._refused(size, attempt, done) or self._try(size, attempt)
-            why = disturbed(one) if one.outcome == "answered" else ""
-            if why and attempt < last:
-                one = msgspec.structs.replace(one, discarded=why)
-                context.progress.note(f"fit {size}: {why}; again")
+            one = self._refused(size, attempt, done) or self._try(size, attempt, last=attempt == last)
             fitting.append(context.folder.path, one)
             for note in one.notes:
                 context.folder.log(f"part fit, {size} tokens: {note}")
             if not one.discarded:
                 return one
+            context.progress.note(f"fit {size}: {one.discarded}; again")
         raise Undecided(f"part fit: {size} tokens could not be measured undisturbed")
 
     def _refused(self, size: int, attempt: int, done: list[Try]) -> Try | None:
@@ -96,7 +94,7 @@ class Ladder:
         limit = self.context.setting("limit_gib")
         return None if limit is None else int(float(limit) * GIB)
 
-    def _try(self, size: int, attempt: int) -> Try:
+    def _try(self, size: int, attempt: int, *, last: bool) -> Try:
         """One start, one prompt, one stop. What fails becomes the reason of a failed try."""
         context, notes = self.context, self._gone()
         idle = memory.wait_idle(
@@ -109,16 +107,23 @@ class Ladder:
             raise Undecided(f"part fit: used memory did not come to rest within {IDLE_S:g} s; close other programs, then --resume")
         notes += self._idle_notes(idle)
         watch = Watch(idle=idle, pid=lambda: self.server.pid, ceiling=self._ceiling(), spare=spared())
-        at, began, ready_s, tokens, step = now(), time.monotonic(), 0.0, 0, ""
-        reason = ""
+        made = Try(size=size, attempt=attempt, at=now(), outcome="answered", idle=idle.used, waited_s=round(idle.waited_s, 2))
+        began, ready_s, tokens, reason = time.monotonic(), 0.0, 0, ""
+        answer = Judgement(disturbed="", wrong="")
+
+        def disturbance() -> str:
+            watch.look()
+            return "" if last else disturbed(seen(made, watch))
+
         with context.guard.watch(f"fit/{size}"):
             watch.start()
             try:
                 target = self.server.start(size)
                 ready_s = time.monotonic() - began
                 context.guard.server([self.server.pid] if self.server.pid else [])
-                step, tokens = f"{size}-{attempt}", prompt_size(size)
-                reason = self._ask(target, size, step, tokens)
+                tokens = prompt_size(size)
+                answer = self._ask(target, size, tokens, disturbance)
+                reason = answer.wrong
             except (ServerFailed, Undecided) as error:
                 reason = str(error)
             finally:
@@ -129,26 +134,13 @@ class Ladder:
         if watch.mapped:
             held = ", ".join(f"{name} {held / GIB:.2f} GiB" for name, held in list(watch.mapped.items())[:4])
             notes.append(f"Mapped files, which the rise of used memory does not count: {held}.")
-        return Try(
-            size=size,
-            attempt=attempt,
-            at=at,
+        return msgspec.structs.replace(
+            seen(made, watch),
             outcome="failed" if reason or watch.stopped else "answered",
             reason=watch.stopped or reason,
+            discarded="" if reason or watch.stopped else answer.disturbed,
             prompt_tokens=tokens,
-            idle=idle.used,
-            waited_s=round(idle.waited_s, 2),
-            peak=watch.peak,
-            samples=watch.samples,
-            longest_gap_s=round(watch.longest_gap_s, 4),
-            used=[(at_s, used) for at_s, used in watch.used],
-            tree=watch.tree_peak,
-            tree_file=watch.tree_file,
-            mapped=watch.mapped,
-            gpu=watch.gpu_peak,
-            intruders=[Foreign(name=who.name, pid=who.pid, bytes=who.bytes) for who in watch.intruders(WORTH_NAMING)],
             ready_s=round(ready_s, 2),
-            step=step,
             notes=notes,
             log_tail=log_tail,
         )
@@ -182,18 +174,29 @@ class Ladder:
             )
         return notes
 
-    def _ask(self, target: Target, size: int, step: str, tokens: int) -> str:
-        """Send the prompt; why the size failed, or ""."""
-        context = replace(self.context, target=target, retry=Retry(attempts=1, wait_s=0.0, total_s=self.context.retry.total_s))
+    def _ask(self, target: Target, size: int, tokens: int, disturbance: Callable[[], str]) -> Judgement:
+        """Send the prompt and judge the answer; one that is wrong or disturbed is recorded as discarded."""
+        context = replace(
+            self.context,
+            target=target,
+            progress=Progress(quiet=True),
+            retry=Retry(attempts=1, wait_s=0.0, idle_s=self.context.retry.idle_s, total_s=self.context.retry.total_s),
+        )
         counter = tokenizing.by_route(target, context.contract.model) or context.tokens
         if counter.source == "/tokenize":
-            counter.begin(f"{context.contract.run}-fit-{step}", 0)
+            counter.begin(f"{context.contract.run}-fit-{size}", 0)
         builder = prompts.Builder(measure(context, counter), counter.source if counter.counts else "usage")
         made = builder.exact(TASK, tokens)
         limit = min(int(context.setting("max_tokens")), size - tokens)
+        judged = Judgement(wrong="", disturbed="")
 
         def body() -> Body:
             return context.body(messages=prompts.messages(counter.nonce(), made.user), max_tokens=limit)
+
+        def accept(outcomes: Sequence[Outcome]) -> str:
+            judged.wrong = wrong_answer(outcomes[0], tokens, limit)
+            judged.disturbed = "" if judged.wrong else disturbance()
+            return judged.wrong or judged.disturbed
 
         ask = Ask(
             body=body,
@@ -202,8 +205,36 @@ class Ladder:
             prompt_tokens_source=made.source,
             detail={"size": size, "max_tokens": limit},
         )
-        outcome = context.step(Step(id=step, asks=(ask,), guarded=False, target=target))[0]
-        return wrong_answer(outcome, tokens, limit)
+        try:
+            context.step(Step(id=str(size), asks=(ask,), guarded=False, accept=accept, target=target))
+        except Undecided:
+            if not judged.wrong and not judged.disturbed:
+                raise
+        return judged
+
+
+@dataclass(kw_only=True)
+class Judgement:
+    """Of an answer: why it is none, or what moved memory meanwhile; both "" when it counts."""
+
+    wrong: str
+    disturbed: str
+
+
+def seen(one: Try, watch: Watch) -> Try:
+    """A try with what the watch has seen so far."""
+    return msgspec.structs.replace(
+        one,
+        peak=watch.peak,
+        samples=watch.samples,
+        longest_gap_s=round(watch.longest_gap_s, 4),
+        used=list(watch.used),
+        tree=watch.tree_peak,
+        tree_file=watch.tree_file,
+        mapped=dict(watch.mapped),
+        gpu=watch.gpu_peak,
+        intruders=[Foreign(name=who.name, pid=who.pid, bytes=who.bytes) for who in watch.intruders(WORTH_NAMING)],
+    )
 
 
 def wrong_answer(outcome: Outcome, prompt: int, limit: int) -> str:

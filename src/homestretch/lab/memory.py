@@ -177,14 +177,15 @@ class Watch:
     _names: dict[int, str] = field(default_factory=dict)
     _ended: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> None:
-        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._sample, self._look)]
+        self._threads = [threading.Thread(target=run, daemon=True) for run in (self._sample, self._follow)]
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        self._look_once()
+        self.look()
         self._ended.set()
         for thread in self._threads:
             thread.join()
@@ -219,12 +220,16 @@ class Watch:
             with contextlib.suppress(OSError):
                 os.killpg(pid, signal.SIGKILL)
 
-    def _look(self) -> None:
+    def _follow(self) -> None:
         while not self._ended.wait(TREE_S):
-            self._look_once()
+            self.look()
 
-    def _look_once(self) -> None:
-        """The tree's own memory, and everybody else's."""
+    def look(self) -> None:
+        """The tree's own memory, and everybody else's, now."""
+        with self._lock:
+            self._read()
+
+    def _read(self) -> None:
         seen = processes()
         root = self.pid()
         ours = trees(seen, [root]) if root is not None else set()

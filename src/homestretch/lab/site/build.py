@@ -158,8 +158,8 @@ def first_pass(setup: LoadedSetup, place: Place) -> Read:
 def second_pass(read: Read, place: Place, races: list[Standing]) -> None:
     """Render the pages that need to know the other setups' races."""
     signed = check.signature_state([run.folder for run in read.setup.runs()])
-    raced = racepage.render(read.setup, read.raw, races, place)
-    setuppage.render(read.setup, read.raw, races, read.found, signed, place, racepage.link(read.setup.slug) if raced else "")
+    page = racepage.render(read.setup, read.raw, races, place)
+    setuppage.render(read.setup, read.raw, races, read.found, signed, place, f"{setuppage.ROOT}{page}" if page else "")
     setuppage.history(read.setup, place)
 
 
@@ -183,10 +183,11 @@ def write_lists(place: Place, lines: list[Line], refused: dict[str, str], base: 
 
 def rivals_mark(mine: Line, races: Iterable[Standing]) -> str:
     """What the rank on a setup's page depends on."""
-    if not mine.race:
+    seasons = {race["season"] for race in (mine.race, *mine.past_races) if race}
+    if not seasons:
         return "-"
-    same = [item for item in races if (item.gb, item.season) == (mine.gb, mine.race["season"])]
-    return hashlib.sha256(repr(sorted(same, key=lambda item: item.slug)).encode()).hexdigest()
+    same = [item for item in races if item.gb == mine.gb and item.season in seasons]
+    return hashlib.sha256(repr(sorted(same, key=lambda item: (item.slug, item.page))).encode()).hexdigest()
 
 
 def fingerprint(folder: Path) -> str:

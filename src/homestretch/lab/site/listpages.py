@@ -71,7 +71,7 @@ def home(place: Place, lines: list[Line], refused: list[str]) -> None:
 
 
 def standings_of(lines: Sequence[Line]) -> list[Standing]:
-    return [Standing(**line.race) for line in lines if line.race]
+    return [Standing(**race) for line in lines for race in (line.race, *line.past_races) if race]
 
 
 def classes(place: Place, lines: list[Line]) -> None:
@@ -106,6 +106,7 @@ def classes(place: Place, lines: list[Line]) -> None:
                 "hits": item.hits,
                 "thinking": printed("thinking_s", item.thinking_s),
                 "date": item.date,
+                "page": item.page,
             }
             for number, item in ranked(standings_of(mine))
         ]

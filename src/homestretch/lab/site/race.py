@@ -50,7 +50,7 @@ class RangeRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """A finished race as rankings need it."""
+    """A finished race as rankings need it. page: its race page, from the site's root."""
 
     slug: str
     title: str
@@ -61,6 +61,7 @@ class Standing:
     hits: int
     thinking_s: float
     date: str
+    page: str = ""
     ranges: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -96,10 +97,14 @@ def flag(value: dict[str, Any]) -> bool:
     return found in (True, "on")
 
 
-def standing(setup: LoadedSetup) -> Standing | None:
-    """The setup's race for the rankings, None when none counts or it did not finish."""
-    run = setup.counting.get("gauntlet")
-    if run is None or run.result is None or run.result.parts["gauntlet"].state != "done":
+def standing(setup: LoadedSetup, run: Run | None = None) -> Standing | None:
+    """The setup's race for the rankings, the counting one unless a run is given; None if it did not finish by the game's rules."""
+    counting = setup.counting.get("gauntlet")
+    run = run or counting
+    if run is None or run.result is None:
+        return None
+    part = run.result.parts.get("gauntlet")
+    if part is None or part.state != "done" or part.detail.get("standard") is False:
         return None
     numbers = run.result.numbers
     values = [numbers.get(f"gauntlet.{name}") for name in ("finish_s", "hits", "thinking_s")]
@@ -107,19 +112,34 @@ def standing(setup: LoadedSetup) -> Standing | None:
         return None
     finish, hits, thinking = (float(number.value) for number in values if number is not None and number.value is not None)
     result = stored(run)
-    season = result.get("season")
+    found = result.get("season")
+    season = found if isinstance(found, int) else 0
+    folder = "" if run is counting else f"season-{season}-{'thinking' if flag(result) else 'plain'}/"
     return Standing(
         slug=setup.slug,
         title=setup.card.title,
         gb=setup.card.memory_class_gb,
-        season=season if isinstance(season, int) else 0,
+        season=season,
         thinking_on=flag(result),
         finish_s=finish,
         hits=round(hits),
         thinking_s=thinking,
         date=run.date,
+        page=f"race/{setup.slug}/{folder}index.html",
         ranges=[{name: getattr(row, name) for name in STORED} for row in rows(result)],
     )
+
+
+def raced(setup: LoadedSetup) -> list[tuple[Run, Standing]]:
+    """Every finished race of a setup, the counting one first: one for each season and thinking mode, past seasons stay."""
+    counting = setup.counting.get("gauntlet")
+    earlier = [run for entry, run in setup.earlier if entry.part == "gauntlet"]
+    found: dict[tuple[int, bool], tuple[Run, Standing]] = {}
+    for run in [*([counting] if counting else []), *sorted(earlier, key=lambda run: run.date, reverse=True)]:
+        item = standing(setup, run)
+        if item is not None:
+            found.setdefault((item.season, item.thinking_on), (run, item))
+    return list(found.values())
 
 
 def ranked(standings: list[Standing]) -> list[tuple[int, Standing]]:
@@ -141,13 +161,13 @@ def ranked(standings: list[Standing]) -> list[tuple[int, Standing]]:
     return out
 
 
-def race(setup: LoadedSetup, standings: list[Standing], page: str) -> RaceSection | None:
-    """The section's data, None when no race counts. page: link of the race page, "" when there is none."""
-    run = setup.counting.get("gauntlet")
+def race(setup: LoadedSetup, standings: list[Standing], page: str, run: Run | None = None) -> RaceSection | None:
+    """The section's data of the counting race, or of `run`; None without one. page: link of the race page, "" if there is none."""
+    run = run or setup.counting.get("gauntlet")
     if run is None or run.result is None:
         return None
     result = stored(run)
-    mine = standing(setup)
+    mine = standing(setup, run)
     numbers = run.result.numbers
 
     def tile(label: str, name: str, unit: str, digits: str = "") -> Tile | None:

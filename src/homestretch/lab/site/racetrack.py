@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 from homestretch.lab.game.course import COURSE_MS, RANGE_MS, seconds
 from homestretch.lab.site.race import RangeRow
 
-WIDE, HIGH = 960, 330
+WIDE, HIGH = 960, 306
 TALL_WIDTH, TALL_STEP = 360, 172
 
 
@@ -85,10 +85,10 @@ def wide(rows: Sequence[RangeRow]) -> Markup:
     """The course from left to right."""
     step = (WIDE - 80) / (len(rows) + 1)
     parts = [f'<path class="snow" d="{snow(0, WIDE)} L{WIDE} {HIGH} L0 {HIGH} z"/>']
-    for number in range(22):
-        x = 18 + 43.5 * number + 9 * math.sin(number * 2.3)
-        if all(abs(x - (40 + step * (at + 1))) > 78 for at in range(len(rows))) and 66 < x < WIDE - 66:
-            parts.append(tree(x, hill(x) - 4 - 5 * (number % 3), 25 + 5 * (number % 4)))
+    for gap in range(len(rows) + 1):
+        for side, size in ((-9, 30), (13, 23), (4, 36)):
+            x = 40 + step * (gap + 0.5) + side + 5 * math.sin(gap * 2.3 + side)
+            parts.append(tree(x, hill(x) - 4, size))
     parts.append(f'<path class="ski" d="{snow(40, WIDE - 40)}"/>')
     parts += [post(40, hill(40), "start"), post(WIDE - 40, hill(WIDE - 40), "finish")]
     for number, row in enumerate(rows, 1):
@@ -111,7 +111,7 @@ def wide(rows: Sequence[RangeRow]) -> Markup:
 
 def tall(rows: Sequence[RangeRow]) -> Markup:
     """The course from top to bottom."""
-    height = 96 + TALL_STEP * len(rows) + 84
+    height = 84 + TALL_STEP * len(rows) + 60
 
     def side(y: float) -> float:
         return 92 + 9 * math.sin(y / 61)

@@ -11,7 +11,7 @@ import msgspec
 from homestretch.lab.setups import PARTS, LoadedSetup
 from homestretch.lab.site.figures import depth, headline, keys, printed
 from homestretch.lab.site.quality import is_house
-from homestretch.lab.site.race import standing
+from homestretch.lab.site.race import raced, standing
 from homestretch.lab.site.speed import merged
 from homestretch.lab.types import Record
 
@@ -36,6 +36,7 @@ class Line(Record, frozen=True, kw_only=True):
     values: dict[str, float] = msgspec.field(default_factory=dict)
     units: dict[str, str] = msgspec.field(default_factory=dict)
     race: dict[str, Any] = msgspec.field(default_factory=dict)
+    past_races: list[dict[str, Any]] = msgspec.field(default_factory=list)
     earlier: int = 0
 
     @property
@@ -63,7 +64,8 @@ def line(setup: LoadedSetup, check: str) -> Line:
                 values[name] = float(value)
                 units[name] = number.unit
     score, margin = four(values)
-    found = standing(setup)
+    races = [{name: getattr(item, name) for name in item.__dataclass_fields__} for _, item in raced(setup)]
+    counts = bool(races) and standing(setup) is not None
     return Line(
         slug=setup.slug,
         title=setup.card.title,
@@ -78,7 +80,8 @@ def line(setup: LoadedSetup, check: str) -> Line:
         quality_margin=margin,
         values=values,
         units=units,
-        race={} if found is None else {name: getattr(found, name) for name in found.__dataclass_fields__},
+        race=races[0] if counts else {},
+        past_races=races[1:] if counts else races,
         earlier=len(setup.earlier),
     )
 
