@@ -182,7 +182,8 @@ def test_markup_that_files_do_not_call_special_stays_text_too(tmp_path: Path) ->
     assert think not in plain
     assert spaces in plain
     assert tokenizer.decode(plain) == "a<think>    b"
-    assert "<think>" not in tokenizer.control
+    assert "<think>" not in tokenizer.control, "it is shown in replies"
+    assert tokenizer.spoken == {**tokenizer.control, "<think>": think}
 
 
 def test_a_stream_gives_the_same_text_and_no_half_characters(tokenizer: Tokenizer) -> None:

@@ -45,7 +45,8 @@ def _plain(core: Any, markup: list[str]) -> Any:
 class Tokenizer:
     """A `tokenizers.Tokenizer` with byte-level decoding, and with two ways to read text that looks like a control token.
 
-    control: the texts and ids of control tokens. begin, end: ids that the files put around a plain prompt (usually none or BOS).
+    control: the texts and ids of control tokens, which are no part of a reply's text. spoken: these and markup such as `<think>`,
+    which only a trusted text may say. begin, end: ids that the files put around a plain prompt (usually none or BOS).
     Safe to call from several threads.
     """
 
@@ -55,8 +56,10 @@ class Tokenizer:
             raise CheckpointError(f"the tokenizer decodes with {kind}; supported: ByteLevel (byte-level BPE)")
         added = core.get_added_tokens_decoder()
         self._core = core
-        self._plain = _plain(core, [token.content for token in added.values() if _is_markup(token)])
+        markup = {token.content: number for number, token in added.items() if _is_markup(token)}
+        self._plain = _plain(core, list(markup))
         self.control: Mapping[str, int] = {token.content: number for number, token in added.items() if token.special}
+        self.spoken: Mapping[str, int] = {**self.control, **markup}
         self._control_ids = frozenset(self.control.values())
         self._literal: dict[int, bytes] = {number: token.content.encode() for number, token in added.items()}
         self._bytes: dict[int, bytes] = {}

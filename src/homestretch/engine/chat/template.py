@@ -46,7 +46,7 @@ class Template:
     def __init__(self, source: str, tokenizer: Tokenizer, *, bos: str = "", eos: str = "") -> None:
         self.source, self._tokenizer = source, tokenizer
         self._specials = {"bos_token": bos, "eos_token": eos}
-        controls = sorted(tokenizer.control, key=len, reverse=True)
+        controls = sorted(tokenizer.spoken, key=len, reverse=True)
         self._control = re.compile("|".join(re.escape(text) for text in controls)) if controls else re.compile("(?!)")
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
@@ -131,7 +131,7 @@ class Template:
             if found.start() > at:
                 ids.extend(self._tokenizer.encode(mask.show(text[at : found.start()])))
                 ends.append((found.start(), len(ids)))
-            ids.append(self._tokenizer.control[found.group()])
+            ids.append(self._tokenizer.spoken[found.group()])
             at = found.end()
             ends.append((at, len(ids)))
         if at < len(text):
