@@ -94,9 +94,8 @@ def main() -> int:
         ours = judge(sandbox, f"```python\n{code}\n```", cases, limits=quick).verdict == "right"
         oracle, plain = by_oracle(packages, code), by_plain_run(code)
         bad += ours != plain
-        print(
-            f"{name:28} ours {ours!s:5}  oracle {oracle!s:5}  plain run {plain!s:5}{'' if ours == oracle else '   <- the oracle differs'}"
-        )
+        said = f"ours {ours!s:5}  oracle {oracle!s:5}  plain run {plain!s:5}"
+        print(f"{name:28} {said}{'' if ours == oracle else '   <- the oracle differs'}")
     return 1 if bad else 0
 
 

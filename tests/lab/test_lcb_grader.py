@@ -164,25 +164,52 @@ def test_outputs(said: str, expected: str, same: bool) -> None:
 @pytest.mark.parametrize(
     ("said", "expected", "same"),
     [
-        ("[1, 2]", "[1, 2]", True),
-        ("(1, 2)", "[1, 2]", True),
-        ("[(1, 2)]", "[[1, 2]]", False),
+        ('["list", 1, 2]', "[1, 2]", True),
+        ('["tuple", 1, 2]', "[1, 2]", True),
+        ('["list", ["tuple", 1, 2]]', "[[1, 2]]", False),
+        ('["list", ["list", 1, 2]]', "[[1, 2]]", True),
+        ('["set", 1, 2]', "[1, 2]", False),
         ("1.0", "1", True),
-        ("True", "true", True),
+        ("true", "true", True),
         ("1", "true", True),
-        ("'a'", '"a"', True),
-        ("None", "null", True),
-        ("{'a': 1}", '{"a": 1}', True),
-        ("{1: 1}", '{"1": 1}', False),
-        ("inf", "1", False),
-        ("[nan]", "[1]", False),
-        ("object()", "1", False),
-        ("__import__('os')", "1", False),
+        ('"a"', '"a"', True),
+        ("null", "null", True),
+        ('["dict", ["a", 1]]', '{"a": 1}', True),
+        ('["dict", [1, 1]]', '{"1": 1}', False),
+        ("Infinity", "1", False),
+        ('["other"]', "1", False),
         ("-3", "-3", True),
+        ("no JSON", "1", False),
+        ("[" * 100_000, "1", False),
+        ('["list", ' * 100_000, "1", False),
+        ('["list", ' * 5_000 + "1" + "]" * 5_000, "1", False),
+        ('["dict", [["list", 1], 1]]', "1", False),
+        ("[]", "[]", False),
     ],
 )
 def test_values(said: str, expected: str, same: bool) -> None:
     assert same_value(said, expected) is same
+
+
+def test_types_of_a_result_are_told_apart(sandbox: Sandbox) -> None:
+    values = [
+        "[1, (2, 3)]",
+        "(1, [2])",
+        "{1: {2}}",
+        "{'a': None}",
+        "True",
+        "1.5",
+        "'text'",
+        "[object()]",
+        "10**400",
+        "float('nan')",
+    ]
+    expected = ["[1, [2, 3]]", "[1, [2]]", '{"1": [2]}', '{"a": null}', "1", "1.50", '"text"', "[null]", str(10**400), "null"]
+    right = [False, True, False, True, True, True, True, False, True, False]
+    for value, wanted, holds in zip(values, expected, right, strict=True):
+        code = f"class Solution:\n    def go(self):\n        return {value}"
+        judged = judge(sandbox, fenced(code), [Case(given="", expected=wanted)], "go", limits=QUICK)
+        assert (judged.verdict == "right") is holds, value
 
 
 @pytest.mark.parametrize(

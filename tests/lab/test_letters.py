@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from homestretch.lab.graders.letters import LETTERS, read_letter
@@ -327,3 +329,26 @@ def test_text_without_thinking_is_left_exactly_as_it_is() -> None:
         stripped = strip_thinking(text)
         assert (stripped.answer, stripped.thought, stripped.unclosed) == (text, False, False)
     assert strip_thinking("<think>x").unclosed
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "The answer is " + r"\text " * 400,
+        "answer is " * 2000,
+        "answer: " + "(" * 20_000,
+        "*" * 20_000,
+        "Answer to the " + "word " * 5000,
+        r"\boxed{" * 2000,
+        "<think>" * 5000,
+        "</think>" * 5000,
+        "A, " * 5000,
+        "\n" * 20_000,
+        "答案是" * 5000,
+    ],
+    ids=lambda reply: repr(reply[:12]),
+)
+def test_a_reply_that_repeats_itself_is_read_in_no_time(reply: str) -> None:
+    started = time.process_time()
+    assert read_letter(strip_thinking(reply).answer, 10).letter is None
+    assert time.process_time() - started < 1.0

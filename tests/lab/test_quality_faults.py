@@ -24,6 +24,7 @@ from homestretch.lab.data.fetch import bring
 from homestretch.lab.errors import BrokenRun
 from homestretch.lab.options import given
 from homestretch.lab.progress import Progress
+from homestretch.lab.publish.filter import Filter
 from homestretch.lab.records import RunFolder
 from homestretch.lab.run import Measured, measure
 from homestretch.lab.score import score
@@ -200,6 +201,14 @@ def test_no_question_text_stands_in_what_is_published_of_gpqa(tmp_path: Path) ->
         if path.is_file() and not path.name.startswith("replies-"):
             content = path.read_text(encoding="utf-8")
             assert not [text for text in texts if text in content], path.name
+
+
+def test_replies_that_can_quote_gpqa_are_held_back() -> None:
+    for name in ("replies-gpqa.jsonl", "replies-think.jsonl", "runs/one/replies-gpqa.jsonl"):
+        entry = Filter().judge(name, b'{"id":"gpqa-1","text":"B"}\n').entry
+        assert entry.state == "held"
+        assert "no example appear in plain text" in entry.reason
+    assert Filter().judge("replies-mmlupro.jsonl", b'{"id":"mmlupro-1","text":"B"}\n').entry.state == "published"
 
 
 def test_a_set_whose_bytes_changed_is_refused_on_resume(tmp_path: Path) -> None:

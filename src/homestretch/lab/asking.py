@@ -17,6 +17,7 @@ from homestretch.lab.errors import BrokenRun
 from homestretch.lab.exchange import Ask
 from homestretch.lab.graders.thinking import strip_thinking
 from homestretch.lab.parts import NumberSpec, Part, Scored
+from homestretch.lab.progress import Progress
 from homestretch.lab.stats import median, wilson, wilson_half_width
 from homestretch.lab.types import Answer, Contract, Number, ReplyRecord, RequestRecord, Sourced
 
@@ -92,13 +93,14 @@ class QuestionPart(Part):
 
     def settings(self, options: Options) -> dict[str, Sourced]:
         where = place_of(options)
-        file = fetch.bring(self.set_name, where)
+        file = fetch.bring(self.set_name, where, say=Progress().say)
         house = file.name == fetch.HOUSE
         limit = self.house_limit if house else self.limit
         source = options.source("data") if options.data is not None else options.source("parts")
         rows = [question.row for question in self.questions(file)]
         return {
             "set": Sourced(value=file.name, source=source),
+            "set_file": Sourced(value=file.file, source=file.origin),
             "set_revision": Sourced(value=file.revision, source=file.origin),
             "set_sha256": Sourced(value=file.sha256, source=file.origin),
             "place": Sourced(value=str(where.resolve() if where.is_dir() else where) if where else "hub", source=source),
@@ -123,9 +125,15 @@ class QuestionPart(Part):
 
     def file(self, contract: Contract) -> fetch.SetFile:
         """The set of a contract, refused when its bytes are not those that the contract names."""
-        place = str(contract.settings[f"{self.name}.place"].value)
-        file = fetch.bring(self.set_name, None if place == "hub" else Path(place))
-        told = contract.settings[f"{self.name}.set_sha256"].value
+        told_of = {
+            name: contract.settings[f"{self.name}.{name}"].value
+            for name in ("place", "set", "set_file", "set_revision", "set_sha256")
+        }
+        place, told = str(told_of["place"]), told_of["set_sha256"]
+        if place == "hub":
+            file = fetch.again(str(told_of["set"]), str(told_of["set_file"]), str(told_of["set_revision"]))
+        else:
+            file = fetch.bring(self.set_name, Path(place))
         if file.sha256 != told:
             raise BrokenRun(
                 f"{self.name}: the set at {place} has sha256 {file.sha256[:16]}…, the contract was made with {str(told)[:16]}…; "

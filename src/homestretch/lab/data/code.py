@@ -78,6 +78,7 @@ def read(path: Path, newest: int | None = None) -> list[CodeTask]:
     tables.need(
         found, ("question_id", "question_content", "starter_code", "contest_date", "public_test_cases", "private_test_cases"), path
     )
+    tables.unique((str(row["question_id"]) for row in found), path)
     found.sort(key=lambda row: (str(row["contest_date"]), str(row["question_id"])))
     return [_task(row) for row in (found[-newest:] if newest else found)]
 

@@ -36,9 +36,10 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 @dataclass(frozen=True, kw_only=True)
 class SetFile:
-    """A file that is here. name: "house" or the repository; origin: where the bytes came from, in words for the contract."""
+    """A file that is here. name: "house" or the repository; file: its path there; origin: where the bytes came from, in words."""
 
     name: str
+    file: str
     path: Path
     revision: str
     sha256: str
@@ -65,9 +66,23 @@ def bring(
     return found
 
 
+def again(name: str, file: str, revision: str) -> SetFile:
+    """The very file of an earlier download: from the hub's local cache if it is there, without asking which revision is newest."""
+    from huggingface_hub import hf_hub_download
+
+    failures: tuple[type[Exception], ...] = (OSError, ValueError, *_transport_errors())
+    try:
+        path = Path(hf_hub_download(name, file, repo_type="dataset", revision=revision))
+    except failures as error:
+        raise LabError(f"{file} of {name} at revision {revision[:8]} cannot be fetched: {str(error).splitlines()[0]}") from error
+    return SetFile(name=name, file=file, path=path, revision=revision, sha256=_digest(path), origin="hub")
+
+
 def _house(set_name: str) -> SetFile:
     path = Path(str(resources.files(__package__) / "house" / HOUSE_FILES[set_name]))
-    return SetFile(name=HOUSE, path=path, revision="", sha256=_digest(path), origin="written for homestretch, in its package")
+    return SetFile(
+        name=HOUSE, file=path.name, path=path, revision="", sha256=_digest(path), origin="written for homestretch, in its package"
+    )
 
 
 def _digest(path: Path) -> str:
@@ -101,6 +116,7 @@ def _from_folder(set_name: str, pin: Pin, folder: Path) -> SetFile:
         if files:
             found = SetFile(
                 name=candidate.repository,
+                file=files[0].name,
                 path=files[0],
                 revision="",
                 sha256=_digest(files[0]),
@@ -144,12 +160,14 @@ def _from_hub(set_name: str, pin: Pin, endpoint: str | None, cache_dir: Path | N
         )
         mirrored = _from_hub(pin.mirror, other, endpoint, cache_dir, say)
         return SetFile(
-            name=mirrored.name, path=mirrored.path, revision=mirrored.revision, sha256=mirrored.sha256,
+            name=mirrored.name, file=mirrored.file, path=mirrored.path, revision=mirrored.revision, sha256=mirrored.sha256,
             origin=f"hub, open mirror of {pin.repository}, which is gated",
         )  # fmt: skip
     except failures as error:
         raise LabError(f"{pin.repository} cannot be fetched: {str(error).splitlines()[0]}. {help_text}") from error
-    found = SetFile(name=pin.repository, path=Path(path), revision=str(info.sha), sha256=_digest(Path(path)), origin="hub")
+    found = SetFile(
+        name=pin.repository, file=names[0], path=Path(path), revision=str(info.sha), sha256=_digest(Path(path)), origin="hub"
+    )
     return _checked(set_name, pin, found)
 
 

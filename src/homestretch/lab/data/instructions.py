@@ -30,4 +30,5 @@ def read(path: Path) -> list[InstructionPrompt]:
         arguments = tuple({name: value for name, value in one.items() if value is not None} for one in given)
         names = tuple(str(name) for name in row["instruction_id_list"])
         prompts.append(InstructionPrompt(row=str(row["key"]), text=str(row["prompt"]), instructions=names, arguments=arguments))
+    tables.unique((prompt.row for prompt in prompts), path)
     return prompts

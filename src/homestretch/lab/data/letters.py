@@ -37,12 +37,15 @@ def read(path: Path) -> list[LetterQuestion]:
     tables.need(found, (), path)
     if "Correct Answer" in found[0]:
         tables.need(found, ("Question", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3"), path)
-        return [_gpqa_csv(row, number) for number, row in enumerate(found)]
-    if "options" in found[0]:
+        questions = [_gpqa_csv(row, number) for number, row in enumerate(found)]
+    elif "options" in found[0]:
         tables.need(found, ("question_id", "question", "answer_index"), path)
-        return [_mmlu_pro(row, path) for row in found]
-    tables.need(found, ("question", "answer"), path)
-    return [_gpqa_mirror(row, number, path) for number, row in enumerate(found)]
+        questions = [_mmlu_pro(row, path) for row in found]
+    else:
+        tables.need(found, ("question", "answer"), path)
+        questions = [_gpqa_mirror(row, number, path) for number, row in enumerate(found)]
+    tables.unique((question.row for question in questions), path)
+    return questions
 
 
 def _mmlu_pro(row: dict[str, Any], path: Path) -> LetterQuestion:

@@ -38,6 +38,15 @@ def _parquet(path: Path) -> list[dict[str, Any]]:
     return list(pyarrow.parquet.read_table(path).to_pylist())
 
 
+def unique(names: Iterable[str], path: Path) -> None:
+    """LabError when two rows share an id: results are keyed by it."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise LabError(f"{path} has two rows with the id {name}; each row needs its own")
+        seen.add(name)
+
+
 def need(found: Iterable[Mapping[str, Any]], columns: tuple[str, ...], path: Path) -> None:
     """LabError that names the columns a file lacks."""
     first = next(iter(found), None)

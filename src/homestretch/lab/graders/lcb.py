@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Sequence
@@ -43,14 +42,24 @@ import string, re, datetime, collections, heapq, bisect, copy, math, random, sta
 import itertools, functools, operator, io, sys, json
 """
 RUN = 'exec(compile({code!r}, "solution.py", "exec"), globals())\n'
-# A method is called with one JSON value a line; its result goes out as a Python literal behind a mark, after all that it printed.
+# A method is called with one JSON value a line; its result goes out as JSON that keeps Python's types apart, behind a mark, after
+# all that it printed. (A Python literal would do, but reading a hostile one can take the grader down.)
 CALL = """
 import json as _json, sys as _sys
+def _told(value):
+    kind = type(value)
+    if value is None or kind in (bool, int, float, str):
+        return value
+    if kind in (list, tuple, set):
+        return [kind.__name__, *map(_told, value)]
+    if kind is dict:
+        return ["dict", *([_told(key), _told(entry)] for key, entry in value.items())]
+    return ["other"]
 _values = [_json.loads(_line) for _line in _sys.stdin.read().split("\\n") if _line.strip()]
 _owner = Solution() if "Solution" in globals() else _sys.modules["__main__"]
 _result = getattr(_owner, {name!r})(*_values)
 _sys.stdout.flush()
-_sys.__stdout__.write("\\n" + {mark!r} + repr(_result) + "\\n")
+_sys.__stdout__.write("\\n" + {mark!r} + _json.dumps(_told(_result)) + "\\n")
 _sys.__stdout__.flush()
 """
 MARK = "<<result 6f1c>> "
@@ -103,14 +112,27 @@ def _same_numbers(said: str, expected: str) -> bool:
 
 
 def same_value(said: str, expected: str) -> bool:
-    """A result as a Python literal against a JSON value: `==`, a tuple counting as a list."""
+    """A result as `CALL` tells it against a JSON value: `==`, a tuple counting as a list."""
     try:
-        value: Any = ast.literal_eval(said)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        value = _untold(json.loads(said))
+    except (ValueError, TypeError, RecursionError):
         return False
     if isinstance(value, tuple):
         value = list(value)
     return bool(value == json.loads(expected))
+
+
+def _untold(told: Any) -> Any:
+    """The value that `_told` in `CALL` wrote; TypeError or ValueError for what it never writes."""
+    if not isinstance(told, list):
+        return told
+    kind, *parts = told
+    if kind == "dict":
+        return {_untold(key): _untold(entry) for key, entry in parts}
+    makers: dict[Any, Any] = {"list": list, "tuple": tuple, "set": set}
+    if kind not in makers:
+        return object()
+    return makers[kind](_untold(part) for part in parts)
 
 
 def run_test(sandbox: Sandbox, code: str, test: Case, function: str = "", limits: Limits = LIMITS) -> tuple[TaskVerdict, str]:

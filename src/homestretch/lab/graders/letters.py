@@ -17,7 +17,7 @@ DENIALS = ("≠", "¬", "✗", "✘", "❌", "×")
 
 # What may stand around a letter without changing its meaning: markdown, LaTeX, brackets, quotes.
 COMMANDS = r"\\(?:boxed|fbox|textbf|textit|textsf|text|mathrm|mathbf|mathit|mathsf|bf|rm|displaystyle)\b"
-OPEN = rf"(?:[*_`\"'“”‘’«»„~$\s]|\\\(|\\\[|[(\[{{<]|{COMMANDS}\s*\{{?)*"
+OPEN = rf"(?:[*_`\"'“”‘’«»„~$\s]|\\\(|\\\[|[(\[{{<]|{COMMANDS}){{0,40}}"
 CLOSE = r"[*_`\"'“”‘’«»„~$)\]}>]"
 SAYING = (
     r"\b(?:answers?|options?|choices?)\b(?:\s+(?:to|for)\s+(?:this|the|that)\s+[\w ]{1,40}?)?(?:\s+letter)?"

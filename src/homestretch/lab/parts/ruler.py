@@ -16,6 +16,7 @@ from homestretch.lab.errors import Undecided
 from homestretch.lab.exchange import Ask
 from homestretch.lab.graders import ruler
 from homestretch.lab.parts import Example, FakeAnswer, NumberSpec
+from homestretch.lab.progress import Progress
 from homestretch.lab.types import Answer, Contract, Number, RequestRecord, Sourced
 
 if TYPE_CHECKING:
@@ -47,13 +48,14 @@ class Ruler(QuestionPart):
     def settings(self, options: Options) -> dict[str, Sourced]:
         where = place_of(options)
         house = where is not None and str(where) == fetch.HOUSE
-        file = None if house else fetch.bring(self.set_name, where)
+        file = None if house else fetch.bring(self.set_name, where, say=Progress().say)
         depths, each = (HOUSE_DEPTHS, HOUSE_EACH) if house else (DEPTHS, EACH)
         source = f"default of the {'house' if house else 'public'} set"
         name = fetch.HOUSE if file is None else file.name
         origin = "made up by hash" if file is None else file.origin
         return {
             "set": Sourced(value=name, source=options.source("data")),
+            "set_file": Sourced(value="" if file is None else file.file, source=origin),
             "set_revision": Sourced(value="" if file is None else file.revision, source=origin),
             "set_sha256": Sourced(value="" if file is None else file.sha256, source=origin),
             "place": Sourced(
@@ -98,6 +100,7 @@ class Ruler(QuestionPart):
         count = prompt_counter(context)
         for depth in context.setting("lengths"):
             steps = []
+            context.progress.say(f"ruler: writing {len(longtext.KINDS) * context.setting('each')} texts of {depth} tokens")
             for kind in longtext.KINDS:
                 for index in range(context.setting("each")):
                     name = f"{depth}-{kind}-{index}"

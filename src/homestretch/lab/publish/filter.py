@@ -28,6 +28,7 @@ TEXT_SUFFIXES = frozenset(
     {".json", ".jsonl", ".txt", ".log", ".toml", ".md", ".csv", ".yaml", ".yml", ".xml", ".sh", ".cfg", ".ini", ".sig"}
 )
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
+GPQA_REPLIES = ("replies-gpqa.jsonl", "replies-think.jsonl")
 UNTOUCHED = re.compile(r"(?:^|/)(?:replies-[^/]*|io\.jsonl|[^/]*\.gen\.jsonl|answers-[^/]*)$")
 ORDINARY = words("ordinary")
 ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})|\\x([0-9a-fA-F]{2})")
@@ -258,4 +259,6 @@ def refused_name(name: str) -> str:
         or any(not SAFE_NAME.fullmatch(piece) or ".." in piece for piece in pieces)
     ):
         return "its name is not one that a site can carry"
+    if pieces[-1] in GPQA_REPLIES:
+        return "replies can quote GPQA's questions, whose authors ask that no example appear in plain text"
     return ""
