@@ -60,6 +60,10 @@ def recount(raw: Raw, ledger: Ledger, part: str) -> None:
                     ledger.number(key, sum(row.get("verdict") == "right" for row in those), name)
         return
     counts(ledger, part, [row for _, row in rows], name)
+    if part == "ifeval" and "ifeval.loose_right" in ledger.numbers:
+        loose = sum(bool((row.get("detail") or {}).get("loose_pass")) for _, row in rows)
+        ledger.number("ifeval.loose_right", loose, name)
+        ledger.number("ifeval.loose_right_pct", 100 * loose / len(rows) if rows else None, name)
     if part == "think":
         ledger.number("think.median_s", middle([row["seconds"] for _, row in rows if row.get("seconds") is not None]), name)
 

@@ -62,8 +62,8 @@ def recount(folder: Path) -> Ledger:
         one(raw, ledger, str(part), contract)
     guarded(ledger, "guard", lambda: load.recount(raw, ledger, parts))
     done = {row.name for row in ledger.rows}
-    for name in ledger.numbers:
-        if name not in done:
+    for name, number in ledger.numbers.items():
+        if name not in done and number.get("value") is not None:
             ledger.skip(name, "the recount knows no raw record for it")
     return ledger
 

@@ -182,13 +182,16 @@ def collected(parts: list[str], setup: LoadedSetup) -> list[str]:
     return out + [NAMES[part] for part in ("fit", "gauntlet") if part in parts]
 
 
-def unused(setup: LoadedSetup, entry: UnusedRun, run: Run) -> str:
-    """Why a run does not count, with the rates and drafts that show it."""
-    what = NAMES.get(entry.part, entry.part).removeprefix("the ")
-    name = entry.machine or setup.machine_name(run)
+def unused(setup: LoadedSetup, entries: list[UnusedRun], run: Run) -> str:
+    """Why the parts of a run do not count, with the rates and drafts that show it."""
+    name = entries[0].machine or setup.machine_name(run)
     day = f", {run.date}" if run.date else ""
     place = f" on the {name}" if name else ""
-    out = [f"A run of the {what}{place} ({run.name}{day}) is not used for any number on this page."]
+    counts = any(item.name == run.name for item in setup.counting.values())
+    parts = [entry.part for entry in entries]
+    what = listed([NAMES.get(part, part) for part in parts])
+    whole = "is not used for any number on this page" if not counts else "gives this page no number of that part"
+    out = [f"The run {run.name}{place}{day}, of {what}, {whole}."]
     rows = facts.decode_runs(run)
     for prompt in dict.fromkeys(row.prompt for row in rows):
         mine = [row for row in rows if row.prompt == prompt and row.rate is not None]
@@ -210,6 +213,7 @@ def unused(setup: LoadedSetup, entry: UnusedRun, run: Run) -> str:
         ]
         if len(shares) == len(mine):
             out.append(f"Draft tokens accepted, run by run: {'; '.join(shares)}.")
-    if entry.reason:
-        out.append(f"Reason given: {entry.reason.rstrip('.')}.")
+    reasons = list(dict.fromkeys(entry.reason.rstrip(".") for entry in entries if entry.reason))
+    if reasons:
+        out.append(f"Reason given: {'; '.join(reasons)}.")
     return " ".join(out)

@@ -23,6 +23,7 @@ from homestretch.lab.site.speed import Speed, merged, speed
 from homestretch.lab.site.start import commands, start
 from homestretch.lab.site.verdict import Verdict
 from homestretch.lab.site.words import several
+from homestretch.lab.types import UnusedRun
 
 ROOT = "../../"
 CONTRACT_TITLES = {"contract.json": "contract", "result.json": "result", "log.txt": "log", "server.log": "server log"}
@@ -244,7 +245,8 @@ def render(
         start=start(setup),
         machines=sentences.machines(setup),
         unused=[
-            {"text": sentences.unused(setup, entry, run), "files": unused_files(raw, run)} for entry, run in unique_unused(setup)
+            {"text": sentences.unused(setup, entries, run), "files": unused_files(raw, run)}
+            for entries, run in unused_by_run(setup)
         ],
         differences_short=bool(card.differences),
         contracts=[
@@ -298,10 +300,11 @@ def with_links(found: Speed, setup: LoadedSetup, raw: dict[str, dict[str, RawFil
     )
 
 
-def unique_unused(setup: LoadedSetup) -> list[tuple[Any, Run]]:
-    seen: dict[str, tuple[Any, Run]] = {}
+def unused_by_run(setup: LoadedSetup) -> list[tuple[list[UnusedRun], Run]]:
+    """Entries of runs that do not count, those of one run together."""
+    seen: dict[str, tuple[list[UnusedRun], Run]] = {}
     for entry, run in setup.unused:
-        seen.setdefault(run.name, (entry, run))
+        seen.setdefault(run.name, ([], run))[0].append(entry)
     return list(seen.values())
 
 
