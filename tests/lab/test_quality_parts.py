@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
 from lab_fake import RETRY, SMALL, quick
 
-from homestretch.lab import parts
+from homestretch.lab import parts, quietly
+from homestretch.lab.asking import counts
+from homestretch.lab.compare import compare
 from homestretch.lab.fake import FakeServer
 from homestretch.lab.fake.behaviour import FakeReply
 from homestretch.lab.options import given
 from homestretch.lab.progress import Progress
+from homestretch.lab.records import RunFolder, append_lines
 from homestretch.lab.run import Measured, measure
 from homestretch.lab.score import score
+from homestretch.lab.types import Answer, GuardSample, ProcessLoad
 
 QUALITY = ("mmlupro", "gpqa", "ifeval", "lcb", "ruler", "think")
 
@@ -60,3 +65,69 @@ def test_example(name: str, tmp_path: Path) -> None:
     score(tmp_path / "run")
     after = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.suffix in (".json", ".jsonl")}
     assert after == before, "grading again gives the same bytes"
+
+
+@pytest.mark.parametrize(
+    ("right", "asked", "margin"),
+    [(175, 400, 4.8), (81, 198, 6.8), (134, 200, 6.5), (12, 40, 13.7), (28, 40, 13.7), (22, 40, 14.7), (17, 30, 16.7)],
+)
+def test_margins_of_the_setup_page(right: int, asked: int, margin: float) -> None:
+    answers = [Answer(row=str(number), verdict="right" if number < right else "wrong") for number in range(asked)]
+    numbers = counts("part", answers, "test")
+    assert round(numbers["part.margin_pts"].value or 0, 1) == margin
+    low, high = numbers["part.right_pct"].low, numbers["part.right_pct"].high
+    assert low is not None
+    assert high is not None
+    assert low < 100 * right / asked < high
+    assert (high - low) / 2 == pytest.approx(numbers["part.margin_pts"].value)
+    assert numbers["part.right_pct"].value == pytest.approx(100 * right / asked)
+
+
+def test_long_prompts_fill_their_length_by_the_server_s_own_count(tmp_path: Path) -> None:
+    done = run(tmp_path / "run", ("ruler",), (FakeReply(match="", text="nothing"),))
+    records = RunFolder.open(done.folder).kept("ruler")
+    assert len(records) == 24
+    for record in records:
+        assert record.usage is not None
+        assert record.usage.prompt_tokens is not None
+        room = record.detail["depth"] - 128
+        assert 0.98 * room <= record.usage.prompt_tokens <= room, record.id
+        assert record.settings["max_tokens"] == 128
+    shares = {record.detail["task"] for record in records}
+    assert shares == {"multikey", "common_words", "multihop_qa", "variables"}
+    note = next(note for note in done.result.parts["ruler"].notes if note.startswith("By task"))
+    assert "multi-key retrieval 0 of 2 and 0 of 2 and 0 of 2" in note
+
+
+def test_runs_on_other_sets_or_graders_do_not_compare(tmp_path: Path) -> None:
+    folders = []
+    for name, questions in (("one", 9), ("two", 9), ("three", 10)):
+        data = tmp_path / f"data-{name}" / "gpqa"
+        data.mkdir(parents=True)
+        rows = [
+            {"question": f"Question {n}?\nA) one\nB) two\nC) three\nD) four", "answer": "ABCD"[n % 4]} for n in range(questions)
+        ]
+        (data / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        folders.append(run(tmp_path / name, ("gpqa",), (FakeReply(match="", text="B"),), data=data.parent).folder)
+    assert compare(folders[0], folders[1]).refusals == {}
+    refused = compare(folders[0], folders[2]).refusals["gpqa"]
+    assert any(text.startswith("gpqa.set_sha256: ") for text in refused)
+    text = (folders[1] / "contract.json").read_text(encoding="utf-8")
+    contract = json.loads(text)
+    contract["settings"]["gpqa.grader"]["value"] = 0
+    (folders[1] / "contract.json").write_text(json.dumps(contract), encoding="utf-8")
+    assert compare(folders[0], folders[1]).refusals == {"gpqa": ["gpqa.grader: 1 against 0"]}
+
+
+def test_notes_name_each_busy_sample(tmp_path: Path) -> None:
+    folder = run(tmp_path / "run", ("gpqa",), (FakeReply(match="", text="B"),)).folder
+    first = RunFolder.open(folder).kept("gpqa")[0].at
+    loads = [("backup", 31.5), ("backup", 26.0), ("indexer", 99.4), ("shell", 25.0), ("", 0.0)]
+    samples = [
+        GuardSample(at=first, mono=float(n), foreign=[ProcessLoad(name=name, pid=1, cpu_pct=pct)] if name else [])
+        for n, (name, pct) in enumerate(loads)
+    ]
+    (folder / "quiet.jsonl").unlink(missing_ok=True)
+    append_lines(folder / "quiet.jsonl", samples)
+    told = "The busiest other process was sampled every 10 s (5 samples): at most 99.4 % of one core (indexer)."
+    assert quietly.notes(RunFolder.open(folder), "gpqa") == [f"{told} Above 25 %: 3 of them (2 of backup, 1 of indexer)."]

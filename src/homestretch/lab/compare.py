@@ -10,8 +10,9 @@ from homestretch.lab.errors import WrongUse
 from homestretch.lab.records import RunFolder
 from homestretch.lab.types import Contract, Number
 
-# What may differ: how deep and how wide it was measured is in each number's own name.
-FREE = {"depths", "levels"}
+# What may differ: how deep and how wide it was measured is in each number's own name; where a set's bytes came from and in which
+# cage programs ran changes no verdict (the set's hash and the grader's version must agree).
+FREE = {"depths", "levels", "place", "set_file", "sandbox"}
 OURS = ("engine/", "weights/", "card/", "tokenizer.json")
 
 
