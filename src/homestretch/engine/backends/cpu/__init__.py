@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import cached_property
 from typing import ClassVar
 
 import psutil
@@ -39,6 +41,8 @@ from homestretch.engine.types import (
 ROWS = 16
 MEASURED = (1, 2, 4, 8, 16)
 """Window widths that are timed at load; those between are interpolated."""
+BUSY = 1.25
+"""Elapsed over own time of the timing at load from which the machine is said to be busy."""
 PIECE = 512
 """Prompt rows in one call: enough to share a dequantized panel, few enough to stay in cache. Changes no bit."""
 
@@ -50,21 +54,29 @@ class Backend:
 
     def __init__(self, *, head_bits: int | None = None, activations: str = "int16") -> None:
         """head_bits 4 requantizes the output matrix; activations: "int16", or "int8" for speed at an error of 4e-3."""
-        self._library = native.load(build.library())
         self._head_bits, self._fine = head_bits, activations != "int8"
-        self.numerics = Numerics(
-            backend=f"cpu {self._library.hs_form().decode()}",
-            quantum=QUANTUM,
-            attention_chunk=QUANTUM,
-            activations="int16" if self._fine else "int8",
-            prompt=self._library.hs_prompt_form().decode() + (f", head {head_bits} bits" if head_bits else ""),
-        )
         self._streams: dict[StreamId, Stream] = {}
         self._marks: dict[int, Kept] = {}
         self._marked: Counter[int] = Counter()
         self._results: dict[Ticket, tuple[tuple[RowOut, ...], ...]] = {}
         self._made = 0
         self._costs = WindowCosts(rows=(0.0,) * ROWS, draft=0.0)
+
+    @cached_property
+    def _library(self) -> ctypes.CDLL:
+        """The kernels, compiled when they are first needed: a plan needs none."""
+        return native.load(build.library())
+
+    @cached_property
+    def numerics(self) -> Numerics:
+        """Instruction set, precision of rows and of prompts."""
+        return Numerics(
+            backend=f"cpu {self._library.hs_form().decode()}",
+            quantum=QUANTUM,
+            attention_chunk=QUANTUM,
+            activations="int16" if self._fine else "int8",
+            prompt=self._library.hs_prompt_form().decode() + (f", head {self._head_bits} bits" if self._head_bits else ""),
+        )
 
     @classmethod
     def refusal(cls, device: str = "") -> str | None:
@@ -248,17 +260,24 @@ class Backend:
         handle = self._streams[stream].handle
         draw = Draw(seed=0, position=0, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
         seconds: dict[int, float] = {}
+        wall = own = 0.0
         for count in MEASURED:
             tokens = [(7919 * (row + 1)) % self._model.vocab for row in range(count)]
             rows, draws = [Rows(stream=handle, start=0, tokens=tokens)], [(row, draw) for row in range(count)]
             taken = []
             for _ in range(3):
-                started = time.perf_counter()
+                started, busy = time.perf_counter(), time.thread_time()
                 with contextlib.suppress(FloatingPointError):
                     self._caller.run(self._main, rows, draws)
                 taken.append(time.perf_counter() - started)
+                wall, own = wall + taken[-1], own + time.thread_time() - busy
             seconds[count] = min(taken)
         self.close(stream)
+        if wall > BUSY * own:
+            sys.stderr.write(
+                f"This machine is busy: the engine had to wait for a core {100 * (1 - own / wall):.0f} % of the time it was timed "
+                "at the start; replies will be slower than they could be\n"
+            )
         return WindowCosts(rows=tuple(_between(seconds, count) for count in range(1, ROWS + 1)), draft=0.0)
 
 
