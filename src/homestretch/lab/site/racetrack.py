@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 from homestretch.lab.game.course import COURSE_MS, RANGE_MS, seconds
 from homestretch.lab.site.race import RangeRow
 
-WIDE, HIGH = 960, 306
+WIDE, HIGH = 960, 318
 TALL_WIDTH, TALL_STEP = 360, 172
 
 
@@ -111,7 +111,7 @@ def wide(rows: Sequence[RangeRow]) -> Markup:
 
 def tall(rows: Sequence[RangeRow]) -> Markup:
     """The course from top to bottom."""
-    height = 84 + TALL_STEP * len(rows) + 60
+    height = 84 + TALL_STEP * len(rows) + 112
 
     def side(y: float) -> float:
         return 92 + 9 * math.sin(y / 61)
