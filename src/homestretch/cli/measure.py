@@ -86,6 +86,9 @@ def measure(
     except LabError as error:
         typer.echo(f"measure: {error}", err=True)
         raise typer.Exit(error.exit_code) from None
+    except OSError as error:
+        typer.echo(f"measure: {error.filename or ''} {error.strerror or error}; when that is mended, go on with --resume", err=True)
+        raise typer.Exit(1) from None
     except KeyboardInterrupt:
         typer.echo(f"stopped; go on with: homestretch measure --resume --output {output}", err=True)
         raise typer.Exit(1) from None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from homestretch.lab.errors import LabError, ServerFailed, Undecided
 from homestretch.lab.exchange import Ask, Body, Outcome, fire
-from homestretch.lab.prompts import Builder, Exact
+from homestretch.lab.prompts import Builder, Exact, messages
 from homestretch.lab.types import Contract, StepSummary
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class Context:
     data: Path | None = None
     prompts: Mapping[str, str] = field(default_factory=dict)
     stream_options: Mapping[str, Any] = field(default_factory=lambda: {"include_usage": True})
+    system_role: bool = True
     drafts: DraftSource | None = None
     builder: Builder = field(default_factory=lambda: Builder(lambda user: None, "none"))
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -119,6 +120,10 @@ class Context:
             place(body, switch.value, thinking)
         body.update(extra)
         return body
+
+    def chat(self, user: str) -> list[dict[str, str]]:
+        """The messages of a speed request, with a nonce of its own in front."""
+        return messages(self.nonce(), user, system=self.system_role)
 
     def exact(self, task: str, depth: int) -> Exact:
         """The task behind a filler log, so that the whole prompt has exactly `depth` tokens; Undecided when nothing can count."""

@@ -42,6 +42,16 @@ def read_card(path: Path) -> Card:
         raise WrongUse(f"card {path}: {error}") from None
 
 
+def text_of(path: Path | None, option: str) -> str:
+    """The text of an option's file, "" when none was given; WrongUse when it cannot be read."""
+    if path is None:
+        return ""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise WrongUse(f"{option} {path} cannot be read: {error}") from None
+
+
 def server_settings(options: Options, card: Card | None, facts: Facts) -> dict[str, Sourced]:
     """Window, slots, version and drafts: an option first, then what the server says, then the card, each with that source."""
 
@@ -51,7 +61,7 @@ def server_settings(options: Options, card: Card | None, facts: Facts) -> dict[s
                 return Sourced(value=value, source=source)
         return Sourced(value=None, source="not known")
 
-    version = options.engine_version_file.read_text(encoding="utf-8").strip() if options.engine_version_file else None
+    version = text_of(options.engine_version_file, "--engine-version-file")
     return {
         "server.window": first(
             (options.server_ctx, options.server_ctx_source or "--server-ctx"),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from homestretch.lab import prompts, rates
+from homestretch.lab import rates
 from homestretch.lab.context import Context, Step
 from homestretch.lab.errors import LabError, ServerFailed
 from homestretch.lab.exchange import Ask, Body, Outcome
@@ -60,7 +60,7 @@ class Prober:
         return self.context.attempt_once(step)
 
     def _body(self, task: str, limit: int, **extra: Any) -> Body:
-        body = self.context.body(messages=prompts.messages(self.context.nonce(), task), max_tokens=limit, **self.found.request)
+        body = self.context.body(messages=self.context.chat(task), max_tokens=limit, **self.found.request)
         for path, value in extra.items():
             place_dotted(body, path.replace("__", "."), value)
         return body
@@ -68,14 +68,15 @@ class Prober:
     def _plain(self) -> None:
         outcome = self._try("plain", lambda: self._body("Count from one to twenty.", 16))
         if outcome.record.error.startswith("status 4"):
-            self.context.stream_options = {}
-            again = self._try("plain-without-options", lambda: self._body("Count from one to twenty.", 16))
-            if again.record.error:
-                raise ServerFailed(f"the server answers no request: {again.record.error}")
-            outcome = again
+            self.context.system_role = False
+            outcome = self._try("plain-without-system", lambda: self._body("Count from one to twenty.", 16))
+        if outcome.record.error.startswith("status 4"):
+            self.context.system_role, self.context.stream_options = True, {}
+            outcome = self._try("plain-without-options", lambda: self._body("Count from one to twenty.", 16))
         if outcome.record.error:
             raise ServerFailed(f"the server answers no request: {outcome.record.error}")
         where = outcome.record.usage_where
+        self.found.settings["prompt.system_role"] = Sourced(value=self.context.system_role, source=SOURCE)
         self.found.settings["probe.usage"] = Sourced(value=where or "never", source=SOURCE)
 
     def _counts(self) -> None:
@@ -117,7 +118,7 @@ class Prober:
         usage = outcome.record.usage
         if not context.tokens.counts or usage is None or usage.prompt_tokens is None or outcome.record.usage_where == "tokenizer":
             return
-        ours = sum(context.tokens.count(message["content"]) or 0 for message in prompts.messages(context.nonce(), task))
+        ours = sum(context.tokens.count(message["content"]) or 0 for message in context.chat(task))
         self.found.overhead = usage.prompt_tokens - ours
         self.on_overhead(self.found.overhead)
         self.found.settings["prompt.template_tokens"] = Sourced(value=self.found.overhead, source=SOURCE)
@@ -176,14 +177,14 @@ class Prober:
         return verdict, 0, True
 
     def _triple(self, user: str, depth: int, pair: int) -> tuple[Outcome, Outcome, Outcome]:
-        fresh = prompts.messages(self.context.nonce(), user)
+        fresh = self.context.chat(user)
 
         def body(messages: list[dict[str, str]]) -> Body:
             return self.context.body(messages=messages, max_tokens=4, **self.found.request)
 
         outcomes = [
             self._try(f"cache-{depth}-{pair}-{role}", lambda chat=chat: body(chat), role=role, depth=depth)  # type: ignore[misc]
-            for role, chat in (("A", prompts.messages(self.context.nonce(), user)), ("B", fresh), ("B-again", fresh))
+            for role, chat in (("A", self.context.chat(user)), ("B", fresh), ("B-again", fresh))
         ]
         return outcomes[0], outcomes[1], outcomes[2]
 

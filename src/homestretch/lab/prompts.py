@@ -28,7 +28,10 @@ def ours() -> bytes:
 
 def read(path: Path | None) -> tuple[dict[str, str], str]:
     """Task prompts by id, and the sha256 of their file. A file is {ID: TEXT}, or a list of objects with id and text or prompt."""
-    data = ours() if path is None else path.read_bytes()
+    try:
+        data = ours() if path is None else path.read_bytes()
+    except OSError as error:
+        raise WrongUse(f"--prompts {path} cannot be read: {error.strerror}") from None
     digest = hashlib.sha256(data).hexdigest()
     try:
         found: Any = msgspec.json.decode(data)
@@ -49,9 +52,15 @@ def read(path: Path | None) -> tuple[dict[str, str], str]:
     return prompts, digest
 
 
-def messages(nonce: str, user: str) -> list[dict[str, str]]:
-    """The chat of every speed request: our own system message that starts with the nonce, then the task."""
-    return [{"role": "system", "content": SYSTEM.format(nonce=nonce)}, {"role": "user", "content": user}]
+def messages(nonce: str, user: str, *, system: bool = True) -> list[dict[str, str]]:
+    """The chat of every speed request: our own system message that starts with the nonce, then the task.
+
+    system=False, for templates without that role: the same words begin the user's message.
+    """
+    mark = SYSTEM.format(nonce=nonce)
+    if not system:
+        return [{"role": "user", "content": f"{mark}\n\n{user}"}]
+    return [{"role": "system", "content": mark}, {"role": "user", "content": user}]
 
 
 def filler(characters: int, seed: int) -> str:

@@ -6,11 +6,17 @@ import hashlib
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+
+try:
+    import fcntl
+except ImportError:  # Windows has none; there a second lab is not noticed
+    fcntl = None  # type: ignore[assignment]
 
 from homestretch.lab.errors import BrokenRun, WrongUse
 from homestretch.lab.exchange import Outcome
@@ -100,6 +106,8 @@ class RunFolder:
     @staticmethod
     def create(path: Path) -> RunFolder:
         """A new folder; WrongUse when it holds files already (a run is never overwritten)."""
+        if path.exists() and not path.is_dir():
+            raise WrongUse(f"{path} is a file; a run needs a folder of its own: give another --output")
         if path.exists() and any(path.iterdir()):
             raise WrongUse(f"{path} is not empty; a run is never overwritten: give another --output, or --resume to go on with it")
         path.mkdir(parents=True, exist_ok=True)
@@ -183,6 +191,17 @@ class RunFolder:
             append_lines(self.path / f"requests-{part}.jsonl", [outcome.record for outcome in outcomes])
             for outcome in outcomes:
                 self._steps[part].setdefault(outcome.record.step, []).append(outcome.record)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """While it lasts no other lab may write here; WrongUse when one does already."""
+        with (self.path / "log.txt").open("a", encoding="utf-8") as file:
+            if fcntl is not None:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    raise WrongUse(f"another lab is writing to {self.path}; wait for it, or stop it") from None
+            yield
 
     def log(self, text: str) -> None:
         """A dated line in log.txt."""

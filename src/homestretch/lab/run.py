@@ -66,6 +66,9 @@ def measure(options: Options, *, progress: Progress | None = None, retry: Retry 
     if old is not None:
         options, card = _as_before(options, old), old.card
     with ExitStack() as stack:
+        stack.enter_context(folder.held())
+        for cut in folder.recover():
+            folder.log(f"recovered: {cut}")
         say = stack.enter_context(progress or Progress())
         served = stack.enter_context(_serve(options, card, folder, say))
         _check_instrument(folder, say)
@@ -119,16 +122,13 @@ def _folder(options: Options) -> RunFolder:
         return RunFolder.create(options.output)
     if not options.output.exists():
         raise WrongUse(f"--resume: there is no {options.output}; without --resume it is begun anew")
-    folder = RunFolder(options.output)
-    for cut in folder.recover():
-        folder.log(f"recovered: {cut}")
-    return folder
+    return RunFolder(options.output)
 
 
 @contextmanager
 def _serve(options: Options, card: Card | None, folder: RunFolder, say: Progress) -> Iterator[Served]:
     """The server: attached to by --base-url, or started by its card and stopped at the end."""
-    api_key = options.api_key_file.read_text(encoding="utf-8").strip() if options.api_key_file else ""
+    api_key = contracts.text_of(options.api_key_file, "--api-key-file")
     kind = servers.load(card.engine.server if card is not None else "attach")
     if options.base_url:
         target = Target(url=options.base_url.rstrip("/"), api_key=api_key)
@@ -217,6 +217,7 @@ class _Maker:
             drafts=None if part == "probe" else draftcount.source(self.served.kind, self.served.target, self.served.log),
         )
         context.stream_options = dict(setting(contract, "probe.stream_options", {"include_usage": True}))  # type: ignore[call-overload]
+        context.system_role = bool(setting(contract, "prompt.system_role", True))
         context.builder = prompts.Builder(*self._measure(context))
         return context
 
@@ -227,12 +228,12 @@ class _Maker:
 
         def count(user: str) -> int | None:
             template = setting(context.contract, "prompt.template_tokens", self._template)
-            chat = prompts.messages(sample, user)
+            chat = prompts.messages(sample, user, system=context.system_role)
             counts = [self.tokens.count(message["content"]) for message in chat]
             return None if None in counts else sum(c for c in counts if c is not None) + int(str(template or 0))
 
         def ask(user: str) -> int | None:
-            body = context.body(messages=prompts.messages(context.nonce(), user), max_tokens=1, stream=False)
+            body = context.body(messages=context.chat(user), max_tokens=1, stream=False)
             answer = try_json(self.served.target, "/chat/completions", body, timeout_s=self.retry.total_s)
             usage = answer.get("usage") if isinstance(answer, dict) else None
             tokens = usage.get("prompt_tokens") if isinstance(usage, dict) else None

@@ -26,7 +26,7 @@ class Behaviour(Record, frozen=True, kw_only=True):
     tokens_per_event: sizes drawn from, evenly, by a generator seeded with the request's number. thinks: reasoning tokens before the
     answer when thinking is on, or always with obeys_thinking=False. ends_after: the model's own end, unless ignore_eos is honoured.
     cache: keeps prompts and skips what it knows; "silent" does not report it. fault: for the first `faults` requests of more than
-    64 tokens, after fault_after tokens where it is one in mid-stream. refuses: request fields answered with 400.
+    64 tokens, after fault_after tokens where it is one in mid-stream. refuses: request fields and roles answered with 400.
     """
 
     decode_tokens_per_s: float = 100.0

@@ -152,6 +152,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self._json(200, {"tokens": list(range(len(found))), "count": len(found)})
         if path not in ("/v1/chat/completions", "/v1/completions"):
             return self._refuse(404, f"no route {path}", "not_found")
+        roles = [str(message.get("role")) for message in body.get("messages") or [] if isinstance(message, dict)]
+        if any(role in lane.behaviour.refuses for role in roles):
+            return self._refuse(400, "the chat template has no such role", "template_error")
         refused = [name for name in lane.behaviour.refuses if name in body or name in (body.get("stream_options") or {})]
         if refused:
             return self._refuse(400, f"unknown field {refused[0]}", "unknown_field")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from homestretch.lab import prompts, rates, seen, stats
+from homestretch.lab import rates, seen, stats
 from homestretch.lab.context import Step
 from homestretch.lab.exchange import Ask, Body, Outcome
 from homestretch.lab.parts import Example, NumberSpec, Part, Scored
@@ -53,7 +53,7 @@ class Conc(Part):
         extra: dict[str, Any] = {"ignore_eos": True} if context.setting("probe.ignore_eos") is True else {}
 
         def body() -> Body:
-            messages = prompts.messages(context.nonce(), context.prompts[prompt])
+            messages = context.chat(context.prompts[prompt])
             return context.body(messages=messages, max_tokens=limit, **extra)
 
         def whole(outcomes: Sequence[Outcome]) -> str:

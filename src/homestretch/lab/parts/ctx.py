@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from homestretch.lab import prompts, rates, seen
+from homestretch.lab import rates, seen
 from homestretch.lab.context import Step
 from homestretch.lab.exchange import Ask, Body
 from homestretch.lab.parts import Example, NumberSpec, Part, Scored
@@ -61,7 +61,7 @@ class Ctx(Part):
                 made = context.exact(context.prompts[prompt], depth)
 
                 def body(user: str = made.user) -> Body:
-                    return context.body(messages=prompts.messages(context.nonce(), user), max_tokens=limit)
+                    return context.body(messages=context.chat(user), max_tokens=limit)
 
                 for run, step in enumerate(steps, 1):
                     ask = Ask(

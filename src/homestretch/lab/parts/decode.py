@@ -74,7 +74,7 @@ class Decode(Part):
 
         def ask(prompt: str, run: int) -> Ask:
             def body() -> Body:
-                return context.body(messages=prompts.messages(context.nonce(), context.prompts[prompt]), max_tokens=limit)
+                return context.body(messages=context.chat(context.prompts[prompt]), max_tokens=limit)
 
             return Ask(body=body, prompt_id=prompt, detail={"run": run})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from homestretch.lab import prompts, rates, seen
+from homestretch.lab import rates, seen
 from homestretch.lab.context import Step
 from homestretch.lab.doubts import FEWEST_PREFILL_TOKENS, INSTRUMENT_SHARE_PCT
 from homestretch.lab.errors import WrongUse
@@ -52,7 +52,7 @@ class Prefill(Part):
             made = context.exact(context.prompts[prompt], depth)
 
             def body(user: str = made.user) -> Body:
-                messages = prompts.messages(context.nonce(), user)
+                messages = context.chat(user)
                 return context.body(messages=messages, max_tokens=int(context.setting("max_tokens")))
 
             for run in range(1, context.setting("runs") + 1):
