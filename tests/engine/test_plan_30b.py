@@ -162,5 +162,11 @@ def test_serve_plan_prints_them(folder: Path) -> None:
         pytest.skip(reason)
     options = ServeOptions(window=262144, memory_bytes=120 * GIB, backend="cpu", name="lightning")
     text = start.plan_text(start.prepare(folder, options))
-    for words in ("(17.78 GB)", "(0.75 GB)", "6.00 KiB, head 1.00 KiB", "47.62 MiB", "in 120.00 GiB: 8 streams at once"):
+    for words in (
+        "(17.78 GB)",
+        "(0.75 GB)",
+        "6.00 KiB, head 1.00 KiB",
+        "47.62 MiB, SSM 46.00 MiB",
+        "in 120.00 GiB: 8 streams at once",
+    ):
         assert words in text

@@ -131,7 +131,7 @@ def plan_text(setup: Setup) -> str:
         f"model                {plan.model_bytes / GIB:10.3f} GiB ({plan.model_bytes / 1e9:.2f} GB)",
         f"MTP head             {plan.head_bytes / GIB:10.3f} GiB ({plan.head_bytes / 1e9:.2f} GB)",
         f"KV a token           {plan.kv_bytes_per_token / 1024:10.2f} KiB, head {plan.head_kv_bytes_per_token / 1024:.2f} KiB",
-        f"state a stream       {plan.state_bytes_per_stream / (1 << 20):10.2f} MiB",
+        f"state a stream       {plan.state_bytes_per_stream / (1 << 20):10.2f} MiB{_ssm(setup.model)}",
         f"a stream             {plan.stream_bytes / GIB:10.3f} GiB at a window of {window:,} tokens",
         f"prompt cache         {limits.prompt_cache_bytes / GIB:10.3f} GiB",
     ]
@@ -142,6 +142,12 @@ def plan_text(setup: Setup) -> str:
     except SetupError as error:
         lines.append(f"does not fit: {error}")
     return "\n".join(lines)
+
+
+def _ssm(model: Model) -> str:
+    """How much of a stream's state is recurrences, in fp32; the rest is convolutions, and copies where a backend keeps them."""
+    held = sum(slot.elements * 4 for slot in model.main.slots if slot.kind == "ssm")
+    return f", SSM {held / (1 << 20):.2f} MiB" if held else ""
 
 
 def start_line(setup: Setup, plan: MemoryPlan) -> str:
