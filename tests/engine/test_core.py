@@ -226,8 +226,9 @@ def test_depth_follows_cost_and_acceptance() -> None:
     text = prompt(8, 60)
     dear = WindowCosts(rows=tuple(float(i + 1) for i in range(16)), draft=0.5)
     with serving(Scripted(head=0.9, costs=dear)) as (core, backend):
-        say(core, text, max_tokens=60)
-        assert max(backend.widths) == 1, "a row as dear as a step is never worth a draft"
+        say(core, text, max_tokens=100)
+        assert max(backend.widths) == 2, "a row as dear as a step is worth no draft"
+        assert backend.widths.count(2) == 8, "beyond those that show it"
     fair = WindowCosts(rows=tuple(1.0 + 0.3 * i for i in range(16)), draft=0.05)
     widths = {}
     for share in (0.1, 0.95):
@@ -328,7 +329,7 @@ def test_short_prompts_overtake_long_ones_and_replies_go_on_while_they_are_read(
 
     slow = Scripted()
     slow.token_s = 1e-4
-    with serving(slow, streams=4, sources={}) as (core, backend):
+    with serving(slow, streams=4, sources={}, clock=time.monotonic) as (core, backend):
         talk, long, short = Noting("talk"), Noting("long"), Noting("short")
         core.submit(request(prompt(1, 20), talk, max_tokens=3000))
         while not talk.tokens:

@@ -14,7 +14,8 @@ from scripted import VOCAB, Listener, Scripted, request, running, say
 from homestretch.engine import prefixes, scheduler
 from homestretch.engine.drafts import depth
 from homestretch.engine.drafts.copies import FAR, LEAST, Copies
-from homestretch.engine.types import Mark, Sampling
+from homestretch.engine.drafts.costs import Costs
+from homestretch.engine.types import Mark, Sampling, WindowCosts
 
 # Copies.
 
@@ -67,9 +68,9 @@ def test_copies_cost_little_on_a_long_text() -> None:
 # Depth.
 
 
-def rate(costs: list[float], offers: list[depth.Offer], counts: tuple[int, ...]) -> float:
+def rate(costs: Costs, offers: list[depth.Offer], counts: tuple[int, ...]) -> float:
     tokens = len(offers) + sum(sum(offer.chances[:count]) for offer, count in zip(offers, counts, strict=True))
-    seconds = depth.step_s(costs, len(offers) + sum(counts))
+    seconds = costs.step_s(len(offers) + sum(counts))
     return tokens / (seconds + sum(offer.draft_s * count for offer, count in zip(offers, counts, strict=True)))
 
 
@@ -79,9 +80,9 @@ def rate(costs: list[float], offers: list[depth.Offer], counts: tuple[int, ...])
     st.lists(st.floats(0.001, 1), min_size=16, max_size=16),
 )
 def test_depths_are_the_best_of_all(steps: list[list[float]], increments: list[float]) -> None:
-    costs = list(itertools.accumulate(increments))
+    costs = Costs(WindowCosts(rows=tuple(itertools.accumulate(increments)), draft=0.0))
     offers = [depth.Offer(chances=list(itertools.accumulate(each, lambda a, b: a * b))) for each in steps]
-    chosen = depth.depths(costs, offers)
+    chosen = depth.depths(costs.step_s, offers)
     every = itertools.product(*(range(len(offer.chances) + 1) for offer in offers))
     assert rate(costs, offers, chosen) == pytest.approx(max(rate(costs, offers, counts) for counts in every))
 
@@ -98,6 +99,38 @@ def test_acceptance_follows_what_happens_and_forgets() -> None:
     for _ in range(400):
         known.rest()
     assert known.rates(2) == pytest.approx([0.6, 0.36], abs=0.01)
+
+
+def test_costs_follow_what_rounds_take() -> None:
+    """From a wrong table, on a machine that is three times slower and sometimes preempted, to what is true."""
+    rng = random.Random(1)
+    costs = Costs(WindowCosts(rows=tuple(1.0 + 0.02 * n for n in range(16)), draft=0.0))
+    for _ in range(600):
+        rows = rng.choice((1, 1, 2, 4))
+        costs.stepped(rows, 3.0 * (1.0 + 0.5 * (rows - 1)) * (20.0 if rng.random() < 0.02 else rng.uniform(0.9, 1.1)))
+        count = rng.randrange(0, 4)
+        costs.drafted(count, 0.2 + 0.1 * count)
+    costs.stepped(1, 0.0)
+    assert [costs.step_s(rows) for rows in (1, 2, 4)] == pytest.approx([3.0, 4.5, 7.5], rel=0.2)
+    assert costs.absorb_s == pytest.approx(0.2, rel=0.1)
+    assert costs.draft_s == pytest.approx(0.1, rel=0.1)
+    blank = Costs(WindowCosts(rows=(0.0,) * 16, draft=0.0))
+    blank.stepped(1, 0.01)
+    assert blank.step_s(1) == pytest.approx(0.01)
+    assert 0.01 < blank.step_s(40) < 0.02
+
+
+def test_a_head_that_does_not_pay_rests_and_is_tried_again() -> None:
+    backend = Scripted(head=0.0, costs=WindowCosts(rows=tuple(1.0 + 0.9 * n for n in range(16)), draft=0.5))
+    core = running(backend)
+    say(core, [1, 2, 3], max_tokens=600)
+    assert 16 <= backend.absorbs <= 600 // 128 * 10 + 20
+    eager = Scripted(head=1.0, costs=WindowCosts(rows=(1.0,) * 16, draft=0.01))
+    other = running(eager)
+    say(other, [1, 2, 3], max_tokens=600)
+    assert eager.absorbs == other.counters.rounds > 0
+    core.stop()
+    other.stop()
 
 
 # Who reads next.

@@ -82,13 +82,9 @@ class Hostile:
 
 @dataclass
 class World:
-    """A core on a real backend whose drafts are what a test says, and the serial reply of every request.
-
-    rows: what windows seem to cost; flat, so that every draft is tried, unless a test makes wide ones dear.
-    """
+    """A core on a real backend whose drafts are what a test says, and the serial reply of every request."""
 
     core: Core
-    rows: list[float]
     thorough: bool
     hostile: dict[tuple[int, ...], Hostile] = field(default_factory=dict)
     serial: list[list[int]] = field(default_factory=list)
@@ -129,18 +125,18 @@ def started(family: str, name: str, folder: Path, cache_bytes: int) -> Iterator[
     if reason:
         pytest.skip(reason)
     backend = kind()
-    rows = [1.0] * 16
     made: list[World] = []
 
     def load() -> tuple[Any, Options, bool]:
         limits = Limits(window=1024, streams=8, threads=1, memory_bytes=1 << 33, prompt_cache_bytes=64 << 20)
         backend.load(model, checkpoint, limits)
-        backend.costs = lambda: WindowCosts(rows=rows, draft=0.0)  # type: ignore[method-assign,arg-type]
+        backend.costs = lambda: WindowCosts(rows=(1.0,) * 16, draft=0.1)  # type: ignore[method-assign]
         sources = {"copies": lambda prompt: made[0].drafter(prompt)}
-        return backend, Options(window=1024, streams=8, sources=sources, prompt_cache_bytes=cache_bytes), model.head is not None
+        options = Options(window=1024, streams=8, sources=sources, prompt_cache_bytes=cache_bytes, clock=lambda: 0.0)
+        return backend, options, model.head is not None
 
     core = Core(load)
-    made.append(World(core, rows=rows, thorough=name != "reference"))
+    made.append(World(core, thorough=name != "reference"))
     core.start()
     try:
         made[0].serial = [made[0].say(ask, draft=False).tokens for ask in ASKS]
@@ -160,7 +156,6 @@ def world(running: World) -> Iterator[World]:
     yield running
     running.hostile.clear()
     running.copying = False
-    running.rows[:] = [1.0] * 16
 
 
 @pytest.mark.parametrize("width", range(1, 17))
@@ -176,8 +171,6 @@ def test_hostile_drafts_of_every_width_change_nothing(world: World, width: int) 
 
 def test_drafts_of_the_head_and_of_copies_change_nothing(world: World) -> None:
     drafted = accepted = 0
-    if not world.thorough:
-        world.rows[:] = [1.0 + 0.1 * row for row in range(16)]
     for copying in (False, True):
         world.copying = copying
         for number, ask in enumerate(ASKS):
@@ -193,7 +186,6 @@ def test_drafts_of_the_head_and_of_copies_change_nothing(world: World) -> None:
 @pytest.mark.parametrize("drafted", [False, True])
 def test_streams_at_once_say_what_each_says_alone(world: World, count: int, drafted: bool) -> None:
     world.copying = drafted
-    world.rows[:] = [1.0 + 0.1 * row for row in range(16)]
     for first in range(0, len(ASKS) if world.thorough else count, count):
         group = [(number % len(ASKS), ASKS[number % len(ASKS)]) for number in range(first, first + count)]
         listeners = [Listener() for _ in group]
@@ -207,7 +199,6 @@ def test_streams_at_once_say_what_each_says_alone(world: World, count: int, draf
 def test_resumed_prompts_say_what_fresh_ones_say(world: World) -> None:
     """Marks wanted anywhere, a repetition, an edit after them, a next turn with the reply in it; each against itself uncached."""
     seen = 0
-    world.rows[:] = [1.0 + 0.1 * row for row in range(16)]
     for number, ask in enumerate(ASKS[4:]):
         if not world.thorough and number % 3:
             continue
@@ -230,7 +221,6 @@ def test_resumed_prompts_say_what_fresh_ones_say(world: World) -> None:
 @pytest.mark.parametrize(("family", "limit"), [("llama", 150_000), ("nemotron_h", 450_000)])
 def test_evictions_change_nothing(family: str, limit: int, tmp_path: Path) -> None:
     with started(family, "reference", tmp_path, limit) as small:
-        small.rows[:] = [float(row + 1) for row in range(16)]
         most = 0
         for _ in range(2):
             for number, ask in list(enumerate(ASKS))[5::2]:

@@ -60,7 +60,7 @@ class Backend(Protocol):
         Called after `wait` on the step and before the next one (which commits the same `kept`). draws[i] draws draft i, with
         the position that token will have. limit 0 only absorbs (the round's drafts come from elsewhere). `wait` gives one
         window of the drafted rows. Chain state is dropped. Illegal without a head. After a prompt `kept` is 0: the token that
-        its last piece drew is the pending one.
+        its last piece drew is the pending one. Rounds may go by without a call; the head then sees the text from the next on.
         """
 
     def wait(self, ticket: Ticket) -> tuple[tuple[RowOut, ...], ...]:

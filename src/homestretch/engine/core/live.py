@@ -45,6 +45,8 @@ class Live:
         self.kept = 0
         self.stalled = False
         self.head = False
+        self.head_idle = 0
+        self.head_pause = 0
         self.proposers = {}
 
     # Where it stands.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from homestretch.engine.drafts import Propose
@@ -15,6 +16,7 @@ class Options:
 
     head: use the model's MTP head if it has one. prompt_cache_bytes 0 keeps no prompt states. piece_s: seconds that a prompt
     piece may take while replies wait; share: seconds of replies for each second of prompt reading.
+    queue: requests that may wait. clock: seconds, for everything that is measured.
     """
 
     window: int
@@ -25,6 +27,7 @@ class Options:
     piece_s: float = 0.5
     share: float = 1.0
     queue: int = 1024
+    clock: Callable[[], float] = time.monotonic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

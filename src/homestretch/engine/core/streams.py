@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -25,7 +24,8 @@ class Streams:
 
     def __init__(self, backend: Backend, options: Options, *, head: bool) -> None:
         self._backend, self._options = backend, options
-        self._drafting = Drafting(backend, options.sources, head=head and options.head)
+        self._drafting = Drafting(backend, options.sources, head=head and options.head, clock=options.clock)
+        self._clock = options.clock
         self._quantum = backend.numerics.quantum
         self._prefixes = prefixes.Prefixes(limit_bytes=options.prompt_cache_bytes, quantum=self._quantum, drop=backend.drop)
         self._share = scheduler.Share(options.share)
@@ -59,7 +59,7 @@ class Streams:
         self._finished[finish] += 1
         self._emit(
             live,
-            Event(tokens=tuple(row.token for row in rows), rows=tuple(rows), summary=live.summary(finish, time.monotonic(), error)),
+            Event(tokens=tuple(row.token for row in rows), rows=tuple(rows), summary=live.summary(finish, self._clock(), error)),
         )
 
     def fail(self, live: Live, error: Exception) -> None:
@@ -158,7 +158,7 @@ class Streams:
         self._queue.remove(live)
         self._open.append(live)
         live.passed = 0
-        live.started_at = live.started_at or time.monotonic()
+        live.started_at = live.started_at or self._clock()
         if live.cached is None:
             live.cached = live.read
             self._sums["cached_tokens"] += live.read
@@ -218,7 +218,7 @@ class Streams:
             tokens_per_s=self._read_tokens_per_s,
             budget_s=self._options.piece_s if hurry else 2 * self._options.piece_s,
         )
-        began = time.monotonic()
+        began = self._clock()
         try:
             if live.stream is None:
                 raise RuntimeError("a prompt without a stream")
@@ -227,7 +227,7 @@ class Streams:
                 stream=live.stream, start=live.read, tokens=live.request.prompt[live.read : end], draw=live.draw() if last else None
             )
             outs = self._backend.wait(self._backend.read(piece))
-            took = time.monotonic() - began
+            took = self._clock() - began
             self._seconds["prompt"] += took
             if hurry:
                 self._share.read_for(took)
@@ -236,7 +236,7 @@ class Streams:
             live.read = end
             self._keep(live)
             if last:
-                live.first_at = live.first_at or time.monotonic()
+                live.first_at = live.first_at or self._clock()
                 self._settle(live, (), "", outs[0])
         except Exception as error:  # noqa: BLE001 - fails this request, nobody else
             self.fail(live, error)
@@ -264,13 +264,14 @@ class Streams:
                 ready.append(live)
         if not ready:
             return
-        began = time.monotonic()
+        began = self._clock()
         together = [live for live in ready if not live.alone]
         for group in [[live] for live in ready if live.alone] + ([together] if together else []):
             self._step(group)
-        self._share.replied_for(time.monotonic() - began)
+        self._share.replied_for(self._clock() - began)
 
     def _step(self, group: list[Live]) -> None:
+        started = self._clock()
         plans: list[tuple[Live, str, tuple[int, ...]]] = []
         windows: list[Window] = []
         for live, (source, drafts) in zip(group, self._drafting.plan(group), strict=True):
@@ -283,20 +284,21 @@ class Streams:
                 self.fail(live, error)
         if not windows:
             return
-        began = time.monotonic()
+        began = self._clock()
         try:
             outs = self._backend.wait(self._backend.step(windows))
         except Exception as error:  # noqa: BLE001 - fails one request at most, see below
             self._broken([live for live, _, _ in plans], error)
             return
-        self._seconds["step"] += time.monotonic() - began
+        self._seconds["step"] += self._clock() - began
         self._sums["steps"] += 1
-        self._sums["step_rows"] += sum(len(window.tokens) for window in windows)
+        self._sums["step_rows"] += (rows_of_all := sum(len(window.tokens) for window in windows))
         for (live, source, drafts), rows in zip(plans, outs, strict=True):
             try:
                 self._settle(live, drafts, source, rows)
             except Exception as error:  # noqa: BLE001 - fails this request, nobody else
                 self.fail(live, error)
+        self._drafting.costs.stepped(rows_of_all, self._clock() - started - self._drafting.spent_s)
 
     def _broken(self, group: list[Live], error: Exception) -> None:
         """A step failed. Whoever was in it alone is at fault; several begin again and pass the place one at a time."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 MOST = 15
@@ -58,35 +58,21 @@ class Offer:
     draft_s: float = 0.0
 
 
-def step_s(costs: Sequence[float], rows: int) -> float:
-    """Seconds of a step of `rows` rows. Beyond the measured widths it grows by the average of the second half's increments.
-
-    Nothing measured: a row more costs a fiftieth of the first.
-    """
-    if not costs or costs[0] <= 0.0:
-        return 1.0 + 0.02 * (rows - 1)
-    if rows <= len(costs):
-        return costs[rows - 1]
-    half = len(costs) // 2
-    slope = max(0.0, (costs[-1] - costs[half]) / max(1, len(costs) - 1 - half))
-    return costs[-1] + slope * (rows - len(costs))
-
-
-def depths(costs: Sequence[float], offers: Sequence[Offer]) -> tuple[int, ...]:
+def depths(step_s: Callable[[int], float], offers: Sequence[Offer]) -> tuple[int, ...]:
     """Drafts for each stream so that the expected tokens per second of the whole step are highest.
 
-    Rows are offered in order of their chance; the best prefix of that order wins. A step's seconds are those of its rows plus
-    those of making the drafts.
+    step_s: seconds of a step by rows. Rows are offered in order of their chance; the best prefix of that order wins. A step's
+    seconds are those of its rows plus those of making the drafts.
     """
     queue = sorted((-chance, depth, stream) for stream, offer in enumerate(offers) for depth, chance in enumerate(offer.chances))
     chosen = [0] * len(offers)
     if not queue:
         return tuple(chosen)
     rows, tokens, making = len(offers), float(len(offers)), 0.0
-    best_rate, best = tokens / step_s(costs, rows), 0
+    best_rate, best = tokens / step_s(rows), 0
     for count, (chance, _, stream) in enumerate(queue, start=1):
         tokens, making = tokens - chance, making + offers[stream].draft_s
-        rate = tokens / (step_s(costs, rows + count) + making)
+        rate = tokens / (step_s(rows + count) + making)
         if rate > best_rate:
             best_rate, best = rate, count
     for _, _, stream in queue[:best]:
