@@ -69,8 +69,15 @@ def build(setups: Path, out: Path, *, what: Filter | None = None, base: str = ""
     """
     what = what or Filter.of_this_machine()
     tell = say or (lambda text: None)
-    place = Place(out=out, stamp=asset_stamp(), env=environment(what), what=what)
-    code = code_stamp(what)
+    signers = setups.parent / "allowed_signers"
+    place = Place(
+        out=out,
+        stamp=asset_stamp(),
+        env=environment(what),
+        what=what,
+        signers=signers if signers.is_file() else None,
+    )
+    code = code_stamp(what) + (hashlib.sha256(signers.read_bytes()).hexdigest() if place.signers else "")
     old = read_state(out, code)
     refused: dict[str, str] = {}
     kept: dict[str, Kept] = {}
@@ -157,7 +164,7 @@ def first_pass(setup: LoadedSetup, place: Place) -> Read:
 
 def second_pass(read: Read, place: Place, races: list[Standing]) -> None:
     """Render the pages that need to know the other setups' races."""
-    signed = check.signature_state([run.folder for run in read.setup.runs()])
+    signed = check.signature_state([run.folder for run in read.setup.runs()], place.signers)
     page = racepage.render(read.setup, read.raw, races, place)
     setuppage.render(read.setup, read.raw, races, read.found, signed, place, f"{setuppage.ROOT}{page}" if page else "")
     setuppage.history(read.setup, place)

@@ -31,12 +31,16 @@ CONTRACT_TITLES = {"contract.json": "contract", "result.json": "result", "log.tx
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where a setup is written: the site's folder, the style stamp, the environment and the filter."""
+    """Where a setup is written: the site's folder, the style stamp, the environment and the filter.
+
+    signers: an ssh `allowed_signers` file beside the setups, None when there is none.
+    """
 
     out: Path
     stamp: str
     env: Environment
     what: Filter
+    signers: Path | None = None
 
 
 def raw_tree(setup: LoadedSetup, place: Place) -> dict[str, dict[str, RawFile]]:
