@@ -21,6 +21,7 @@ COUNTS: tuple[tuple[str, Any], ...] = (
 SWITCH = "chat_template_kwargs.enable_thinking"
 EARLY_TASKS = ("Answer with the one word yes.", "What is two plus two? Answer with the number alone.", "Say hello.")
 EARLY_LIMIT = 64
+LONGEST_PREFIX = 64  # tokens of a chat template before the first message
 CACHE_DEPTHS = (1024, 4096, 16384)
 SHORTEST_TTFT_S = 0.02
 ALIKE = 0.75
@@ -41,6 +42,7 @@ class Prober:
     def __init__(self, context: Context, window: int | None) -> None:
         self.context, self.window = context, window
         self.found = Probed()
+        self.cached: list[int] = []  # as reported, by every probe so far; each had a fresh nonce
         self.on_overhead: Callable[[int], None] = lambda tokens: None
 
     def run(self, say: Callable[[str], None]) -> Probed:
@@ -57,7 +59,11 @@ class Prober:
     def _try(self, name: str, body: Callable[[], Body], **detail: Any) -> Outcome:
         """One probe; a refusal is an outcome, not a failure."""
         step = Step(id=name, asks=(Ask(body=body, detail={"probe": name, **detail}),), guarded=False)
-        return self.context.attempt_once(step)
+        outcome = self.context.attempt_once(step)
+        usage = outcome.record.usage
+        if usage is not None and usage.cached_tokens is not None:
+            self.cached.append(usage.cached_tokens)
+        return outcome
 
     def _body(self, task: str, limit: int, **extra: Any) -> Body:
         body = self.context.body(messages=self.context.chat(task), max_tokens=limit, **self.found.request)
@@ -140,41 +146,42 @@ class Prober:
     def _cache(self) -> None:
         """Reported counts settle it; else fresh A, fresh B and B again are timed, and B must not be faster than A."""
         verdict, prefix = "unknown: prompts could not be counted", 0
+        if self.cached:
+            verdict, prefix = (
+                "reported: the server counts cached prompt tokens in each reply",
+                min(max(self.cached), LONGEST_PREFIX),
+            )
         for depth in CACHE_DEPTHS:
-            if self.window is not None and depth + 16 > self.window:
+            if self.cached or (self.window is not None and depth + 16 > self.window):
                 break
             try:
                 made = self.context.exact("Count from one to twenty.", depth)
             except LabError:
                 break
-            verdict, prefix, settled = self._pairs(made.user, depth)
+            verdict, settled = self._pairs(made.user, depth)
             if settled:
                 break
         self.found.settings["cache.check"] = Sourced(value=verdict, source=SOURCE)
         self.found.settings["cache.template_prefix_tokens"] = Sourced(value=prefix, source=SOURCE)
 
-    def _pairs(self, user: str, depth: int) -> tuple[str, int, bool]:
-        """(verdict, template prefix tokens, settled) at one depth; a pair that does not agree is measured again, three in all."""
+    def _pairs(self, user: str, depth: int) -> tuple[str, bool]:
+        """(verdict, settled) at one depth; a pair that does not agree is measured again, three in all."""
         verdict = "unknown: too quick to time"
         for pair in (1, 2, 3):
             first, second, again = self._triple(user, depth, pair)
             failed = next((outcome.record.error for outcome in (first, second, again) if outcome.record.error), "")
             if failed:
-                return f"unknown: {failed}", 0, True
-            usage = second.record.usage
-            if usage is not None and usage.cached_tokens is not None:
-                prefix = min(usage.cached_tokens, (first.record.usage.cached_tokens or 0) if first.record.usage else 0, 64)
-                return "reported: the server counts cached prompt tokens in each reply", prefix, True
+                return f"unknown: {failed}", True
             times = [rates.ttft_s(outcome.record) for outcome in (first, second, again)]
             a, b, replay = (time if time is not None else 0.0 for time in times)
             if min(a, b) < SHORTEST_TTFT_S:
-                return verdict, 0, False
+                return verdict, False
             if b >= ALIKE * a:
                 if replay < ALIKE * b:
-                    return "timed: fresh prompts take equal time, a repeated one less: nonces keep the cache out", 0, True
-                return "timed: fresh and repeated prompts take equal time: no cache", 0, True
+                    return "timed: fresh prompts take equal time, a repeated one less: nonces keep the cache out", True
+                return "timed: fresh and repeated prompts take equal time: no cache", True
             verdict = f"cached: a second fresh prompt took {b:.3f} s after {a:.3f} s for the first"
-        return verdict, 0, True
+        return verdict, True
 
     def _triple(self, user: str, depth: int, pair: int) -> tuple[Outcome, Outcome, Outcome]:
         fresh = self.context.chat(user)
