@@ -17,7 +17,7 @@ KNOWN, HEAD, NONE = "known", "mtp", ""
 """Names of drafts that no source made: replayed ones, the head's, none."""
 
 IDLE, PAUSE = 8, 128
-"""After IDLE rounds in a row in which a head did not pay for itself, it rests for PAUSE rounds; then it sees the text from there."""
+"""After IDLE rounds in a row in which a head did not pay for itself, it rests for PAUSE rounds; it sees the text from there on."""
 
 Plan = tuple[str, tuple[int, ...]]
 
