@@ -154,3 +154,50 @@ def test_noise_is_kept_apart(noise: bytes) -> None:
 def test_an_error_in_mid_stream_is_an_error() -> None:
     reply = parse_stream(at(chunk({"content": "a"}), b'data: {"error": {"message": "out of memory"}}\n\n'))
     assert "out of memory" in reply.error
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 9) | st.text(max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "choices",
+                    "delta",
+                    "message",
+                    "content",
+                    "text",
+                    "role",
+                    "reasoning",
+                    "tool_calls",
+                    "function",
+                    "arguments",
+                    "name",
+                    "index",
+                    "id",
+                    "usage",
+                    "prompt_tokens",
+                    "completion_tokens",
+                    "prompt_tokens_details",
+                    "cached_tokens",
+                    "finish_reason",
+                    "timings",
+                    "predicted_n",
+                    "token_ids",
+                    "error",
+                ]
+            ),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=25,
+)
+
+
+@given(st.lists(JSON, max_size=6))
+def test_no_server_can_make_the_parser_fail(chunks: list[object]) -> None:
+    reply = parse_stream(at(*[b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks]))
+    assert len(reply.events) == len(chunks)
+    settle(reply, None, None)

@@ -37,7 +37,7 @@ class Progress:
                 TextColumn("{task.fields[left]}"),
                 TimeElapsedColumn(),
             )
-            self._bar = Bar(*columns, console=self.console, transient=True)
+            self._bar = Bar(*columns, console=self.console, transient=True, refresh_per_second=2)
             self._bar.start()
             self._task = self._bar.add_task("starting", total=None, left="")
         return self

@@ -125,20 +125,20 @@ def parse_plain(body: bytes, at: float) -> Reply:
 
 
 def _read_chunk(reply: Reply, chunk: Mapping[str, Any], at: float) -> Event:
-    choices = chunk.get("choices") or [{}]
-    choice = choices[0] if isinstance(choices[0], dict) else {}
-    delta = choice.get("delta") or choice.get("message") or {}
+    choice = _choice(chunk)
+    delta = _object(choice.get("delta")) or _object(choice.get("message"))
     content, text = _text(delta.get("content")), _text(choice.get("text"))
     reasoning = _text(delta.get("reasoning_content")) or _text(delta.get("reasoning"))
-    tools = [call for call in delta.get("tool_calls") or [] if isinstance(call, dict)]
-    spoken = "".join(_text((call.get("function") or {}).get("arguments")) for call in tools)
+    calls = delta.get("tool_calls")
+    tools = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    spoken = "".join(_text(_object(call.get("function")).get("arguments")) for call in tools)
     reply.text += content + text
     reply.reasoning += reasoning
     for call in tools:
         _merge_tool(reply.tool_calls, call)
     finish = choice.get("finish_reason")
     if finish is not None:
-        reply.finish_reason = str(finish)
+        reply.finish_reason = str(finish)[:40]
     usage = chunk.get("usage") if isinstance(chunk.get("usage"), dict) else None
     for name, value in chunk.items():
         if name in EXTRAS and name != "usage" and value is not None:
@@ -201,13 +201,22 @@ def count_tokens(reply: Reply) -> None:
 
 
 def _usage(data: Mapping[str, Any]) -> Usage:
-    prompt, completion = data.get("prompt_tokens_details") or {}, data.get("completion_tokens_details") or {}
+    prompt, completion = _object(data.get("prompt_tokens_details")), _object(data.get("completion_tokens_details"))
     return Usage(
         prompt_tokens=_int(data.get("prompt_tokens")),
         completion_tokens=_int(data.get("completion_tokens")),
         cached_tokens=_int(prompt.get("cached_tokens")),
         reasoning_tokens=_int(completion.get("reasoning_tokens")),
     )
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _choice(chunk: Mapping[str, Any]) -> dict[str, Any]:
+    choices = chunk.get("choices")
+    return _object(choices[0]) if isinstance(choices, list) and choices else {}
 
 
 def _int(value: Any) -> int | None:
@@ -224,9 +233,8 @@ def _words(error: Any) -> str:
 
 def _ids(chunk: Mapping[str, Any]) -> int:
     """How many token ids a chunk carries (vLLM `token_ids` in the choice, others at the top or in the delta)."""
-    choices = chunk.get("choices") or [{}]
-    choice = choices[0] if isinstance(choices[0], dict) else {}
-    for place in (choice, choice.get("delta") or {}, chunk):
+    choice = _choice(chunk)
+    for place in (choice, _object(choice.get("delta")), chunk):
         ids = place.get("token_ids")
         if isinstance(ids, list):
             return len(ids)
@@ -234,11 +242,12 @@ def _ids(chunk: Mapping[str, Any]) -> int:
 
 
 def _merge_tool(calls: list[dict[str, Any]], piece: Mapping[str, Any]) -> None:
-    index = piece.get("index")
-    index = index if isinstance(index, int) else (len(calls) if piece.get("id") or not calls else len(calls) - 1)
-    while len(calls) <= index:
+    index = _int(piece.get("index"))
+    if index is None or not 0 <= index <= len(calls):  # none is told, or it skips: the next call when it has an id, else the last
+        index = len(calls) if piece.get("id") or not calls else len(calls) - 1
+    if index == len(calls):
         calls.append({"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
-    call, function = calls[index], piece.get("function") or {}
+    call, function = calls[index], _object(piece.get("function"))
     call["id"] = call["id"] or _text(piece.get("id"))
     call["function"]["name"] += _text(function.get("name"))
     call["function"]["arguments"] += _text(function.get("arguments"))
