@@ -15,7 +15,7 @@ from homestretch.engine.backends.reference.memory import Memory
 from homestretch.engine.checkpoint import Affine
 from homestretch.engine.checkpoint.hf import HfCheckpoint
 from homestretch.engine.checkpoint.opening import open_checkpoint
-from homestretch.engine.errors import CheckpointError
+from homestretch.engine.errors import CheckpointError, SetupError
 from homestretch.engine.families import build_model
 from homestretch.engine.families.nemotron_h import read_config
 from homestretch.engine.program import QUANTUM, Model
@@ -191,6 +191,13 @@ def test_four_bits_at_load_give_the_mlx_folder(made: Mapping[tuple[str, int], Pa
             assert isinstance(theirs, Affine)
             assert torch.equal(ours.words.view(torch.int32), theirs.words.view(torch.int32))
             assert torch.equal(ours.scales, theirs.scales)
+
+
+def test_four_bits_are_for_dense_folders(made: Mapping[tuple[str, int], Path]) -> None:
+    folder = made["ME*-ME", 0]
+    assert build_model(open_checkpoint(folder / "hf", four_bit=True)).weights["lm_head.weight"].bits == 4
+    with pytest.raises(SetupError, match=r"--four-bit packs dense Hugging Face folders; mlx is packed already \(mlx\)"):
+        open_checkpoint(folder / "mlx", four_bit=True)
 
 
 def test_block_lists_spell_the_same_model() -> None:

@@ -42,6 +42,9 @@ def serve(
         float | None, typer.Option(min=0.0, help="Memory for kept prompts; 0 = keep none. Default 1.")
     ] = None,
     api_key_file: Annotated[str, typer.Option(help="File with accepted keys, one a line; without it the server is open.")] = "",
+    four_bit: Annotated[
+        bool, typer.Option("--four-bit", help="Pack a dense Hugging Face folder to 4 bits in groups of 64 while it is read.")
+    ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse requests with fields this server does not know.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Say from headers alone what memory is needed, and stop.")] = False,
 ) -> None:
@@ -72,6 +75,7 @@ def serve(
         prompt_cache_bytes=None if prompt_cache_gib is None else int(prompt_cache_gib * gib),
         api_key_file=api_key_file,
         strict=strict,
+        four_bit=four_bit,
         max_tokens=max_tokens,
         temperature=temperature,
         top_p=top_p,

@@ -52,6 +52,7 @@ class ServeOptions:
     prompt_cache_bytes: int | None = None
     api_key_file: str = ""
     strict: bool = False
+    four_bit: bool = False
     max_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None

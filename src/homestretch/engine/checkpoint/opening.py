@@ -7,12 +7,21 @@ import json
 from pathlib import Path
 
 from homestretch.engine.checkpoint import Checkpoint
-from homestretch.engine.errors import CheckpointError
+from homestretch.engine.errors import CheckpointError, SetupError
 
 
-def open_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint at `path`. CheckpointError in one line when there is none, or one that is damaged or unknown."""
+def open_checkpoint(path: Path, *, four_bit: bool = False) -> Checkpoint:
+    """The checkpoint at `path`. CheckpointError in one line when there is none, or one that is damaged or unknown.
+
+    four_bit: pack the matrices of a dense Hugging Face folder to 4 bits in groups of 64 while they are read.
+    """
     layout = layout_of(path)
+    if four_bit:
+        if layout != "hf":
+            raise SetupError(f"--four-bit packs dense Hugging Face folders; {path.name} is packed already ({layout}): leave it out")
+        from homestretch.engine.checkpoint.hf import HfCheckpoint
+
+        return HfCheckpoint(path, four_bit=True)
     module = importlib.import_module(f"homestretch.engine.checkpoint.{layout}")
     checkpoint: Checkpoint = module.open_at(_only_gguf(path) if layout == "gguf" else path)
     return checkpoint

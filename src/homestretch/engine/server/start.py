@@ -66,7 +66,7 @@ def prepare(path: Path, options: ServeOptions, *, named: str = "") -> Setup:
     unknown = [source for source in options.drafts if source not in SOURCES]
     if unknown:
         raise SetupError(f"--drafts names {unknown[0]!r}; allowed: {', '.join(SOURCES)}, or --no-drafts")
-    checkpoint = open_checkpoint(path)
+    checkpoint = open_checkpoint(path, four_bit=options.four_bit)
     model = build_model(checkpoint)
     if "mtp" not in options.drafts:
         model = replace(model, head=None)
