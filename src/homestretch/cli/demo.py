@@ -26,7 +26,7 @@ def demo(
         from homestretch.cli.pull import pull_with_progress
         from homestretch.engine.errors import CheckpointError, SetupError
     except ModuleNotFoundError as error:
-        typer.echo(f"homestretch demo: {error.name} is not installed; install homestretch[engine,site]", err=True)
+        typer.echo(f"homestretch demo: {error.name} is not installed; install homestretch[engine]", err=True)
         raise typer.Exit(1) from None
     from homestretch.lab import publish as publishing
     from homestretch.lab.contract import CARDS, read_card
