@@ -87,7 +87,9 @@ class Stand:
         data, start = self.files[file], 0
         asked = handler.headers.get("Range", "")
         if asked and self.ranges:
-            start = int(asked.removeprefix("bytes=").removesuffix("-"))
+            first, _, last = asked.removeprefix("bytes=").partition("-")
+            start = int(first)
+            data = data[: int(last) + 1] if last else data
         cut = next((one for one in self.cuts if one[0] == file), None)
         handler.send_response(206 if asked and self.ranges else 200)
         handler.send_header("Content-Length", str(len(data) - start))

