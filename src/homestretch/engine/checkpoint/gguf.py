@@ -16,7 +16,7 @@ from gguf import GGMLQuantizationType as Storage
 
 from homestretch.engine.checkpoint import Affine, TextDefaults, Weight
 from homestretch.engine.checkpoint.gguf_header import Entry, Header, Texts, read_header
-from homestretch.engine.checkpoint.gguf_vocabulary import build_tokenizer, text_defaults
+from homestretch.engine.checkpoint.gguf_vocabulary import build_tokenizer, split_of, text_defaults
 from homestretch.engine.checkpoint.keys import short
 from homestretch.engine.errors import CheckpointError
 from homestretch.engine.program import WeightSpec
@@ -46,6 +46,7 @@ class GgufCheckpoint:
         self.config: Mapping[str, Any] = {key: value for key, value in metadata.items() if not isinstance(value, Texts)}
         self.text: TextDefaults = text_defaults(metadata, path.name)
         self._specs = {name: _spec(path.name, name, entry) for name, entry in self._header.entries.items()}
+        split_of(metadata, path.name)
         embedding, tokens = self._specs.get("token_embd.weight"), metadata.get("tokenizer.ggml.tokens")
         if embedding and isinstance(tokens, Texts) and len(tokens) > embedding.shape[0]:
             raise CheckpointError(

@@ -46,11 +46,7 @@ ENDS = frozenset(
 
 def build_tokenizer(metadata: Mapping[str, Any], where: str) -> Tokenizer:
     """The tokenizer that the metadata describes. CheckpointError: another kind of vocabulary, an unknown split, damaged lists."""
-    model, pre = metadata.get(f"{GGML}model"), metadata.get(f"{GGML}pre", "default")
-    if model != "gpt2":
-        raise CheckpointError(f"{where}: {GGML}model = {short(model)} is not supported; allowed: 'gpt2' (byte-level BPE)")
-    if not isinstance(pre, str) or pre not in SPLITS:
-        raise CheckpointError(f"{where}: {GGML}pre = {short(pre)} is not supported; allowed: {', '.join(sorted(SPLITS))}")
+    pre = split_of(metadata, where)
     tokens = texts(metadata, "tokens", where)
     kinds = _kinds(metadata, len(tokens), where)
     vocabulary: dict[str, int] = {}
@@ -77,6 +73,16 @@ def build_tokenizer(metadata: Mapping[str, Any], where: str) -> Tokenizer:
         parts = {token: vocabulary[token] for token in tokens if f"{token}:0" in around.split(" ")}
         tokenizer.post_processor = processors.TemplateProcessing(single=around, special_tokens=list(parts.items()))
     return tokenizer
+
+
+def split_of(metadata: Mapping[str, Any], where: str) -> str:
+    """The name of the file's split. CheckpointError: another kind of vocabulary, or a split that is not known."""
+    model, pre = metadata.get(f"{GGML}model"), metadata.get(f"{GGML}pre", "default")
+    if model != "gpt2":
+        raise CheckpointError(f"{where}: {GGML}model = {short(model)} is not supported; allowed: 'gpt2' (byte-level BPE)")
+    if not isinstance(pre, str) or pre not in SPLITS:
+        raise CheckpointError(f"{where}: {GGML}pre = {short(pre)} is not supported; allowed: {', '.join(sorted(SPLITS))}")
+    return pre
 
 
 def text_defaults(metadata: Mapping[str, Any], where: str) -> TextDefaults:
