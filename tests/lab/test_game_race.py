@@ -128,6 +128,11 @@ def test_judged_again_it_is_the_same_and_a_changed_byte_is_found(finished: Path,
     assert changed("result.json", b"true", b"false")
     assert changed("result.json", b'"standard": true', b'"standard":  true')
     assert changed("io.jsonl", b'"thinking_ms":', b'"thinking_ms":1')
+    slower = changed("log.jsonl", b'"kind":"answer"', b'"kind":"range"')
+    assert slower == [], "a log without the event says nothing"
+    sent = next(one for one in files.read_lines(finished / "log.jsonl", Event) if one.kind == "answer")
+    late = changed("log.jsonl", f'"ms":{sent.ms},"kind":"answer"'.encode(), f'"ms":{sent.ms + 9_000},"kind":"answer"'.encode())
+    assert "of thinking" in late[0]
     name = season(7).tasks["seating"].targets[0]["answer"][0].encode()
     assert changed("io.jsonl", b'[\\"' + name, b'[\\"Zoe')
     assert changed("io.jsonl", b"animals across a river", b"animals over a river!!")

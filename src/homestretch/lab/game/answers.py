@@ -19,13 +19,19 @@ _PYTHON = {"python", "py", "python3"}
 
 
 def spoken(reply: str) -> str:
-    """The reply without thinking blocks, at most its last LONGEST characters."""
-    text = re.sub(r"<think>.*?</think>", "", reply.replace("\r\n", "\n"), flags=re.DOTALL)
-    if "<think>" in text:
-        text = text[: text.index("<think>")]
-    elif "</think>" in text:
-        text = text[text.rindex("</think>") + len("</think>") :]
-    return text[-LONGEST:]
+    """The reply without thinking blocks, at most its last LONGEST characters. Takes time in proportion to the reply's length."""
+    text = reply.replace("\r\n", "\n")
+    kept, at = [], 0
+    while (start := text.find("<think>", at)) >= 0:
+        kept.append(text[at:start])
+        end = text.find("</think>", start)
+        if end < 0:
+            at = len(text)
+            break
+        at = end + len("</think>")
+    kept.append(text[at:])
+    said = "".join(kept)
+    return said[said.rfind("</think>") + len("</think>") if "</think>" in said else 0 :][-LONGEST:]
 
 
 def blocks(text: str) -> list[tuple[str, str]]:

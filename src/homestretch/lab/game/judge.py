@@ -8,9 +8,11 @@ from pathlib import Path
 from homestretch.lab.errors import BrokenRun
 from homestretch.lab.game import files
 from homestretch.lab.game.course import COURSE_MS, RANGES, Range, buzzers_ms, finish_ms, loops_ms, range_ms
-from homestretch.lab.game.files import Exchange, Lane, Race, RangeResult
+from homestretch.lab.game.files import Event, Exchange, Lane, Race, RangeResult
 from homestretch.lab.game.seasons import Season, season
 from homestretch.lab.game.tasks import Run, Shot, find, missed
+
+SLACK_MS = 3_000  # between the last byte and the log's line the reply is parsed, on a machine that may be busy
 
 
 def shots(made_season: Season, exchange: Exchange, limit_ms: int, run: Run) -> tuple[Shot, ...]:
@@ -105,10 +107,29 @@ def faults(folder: Path, run: Run) -> list[str]:
             found.append(
                 f"io.jsonl, range {exchange.range}: the request does not hold season {lane.season}'s statement and system.txt"
             )
+    found += clock_faults(folder, io)
     again = files.encode(judge(lane, io, run))
     kept = (folder / "result.json").read_bytes()
     if again != kept:
         found.append(f"result.json: {_difference(kept, again)}")
+    return found
+
+
+def clock_faults(folder: Path, io: Sequence[Exchange]) -> list[str]:
+    """Where the log's own clock contradicts a thinking time: it lies between a request's event and its answer's."""
+    found = []
+    path = folder / "log.jsonl"
+    events = files.read_lines(path, Event) if path.exists() else []
+    for exchange in io:
+        mine = [event for event in events if event.range == exchange.range]
+        sent = next((event.ms for event in mine if event.kind == "sent"), None)
+        said = next((event.ms for event in mine if event.kind in ("answer", "buzzer", "error")), None)
+        if sent is None or said is None:
+            continue
+        passed = said - sent
+        if not 0 <= exchange.thinking_ms <= passed + 20 or passed - exchange.thinking_ms > SLACK_MS + passed // 10:
+            told = f"{exchange.thinking_ms} ms of thinking, {passed} ms by the log"
+            found.append(f"io.jsonl, range {exchange.range}: {told}")
     return found
 
 

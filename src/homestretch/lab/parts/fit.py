@@ -37,6 +37,8 @@ class Fit(Part):
     )
 
     def settings(self, options: Options) -> dict[str, Sourced]:
+        if options.base_url or (options.card is None and not options.resume):
+            raise WrongUse("part fit starts the server anew for each window: measure a card, without --base-url")
         if not 256 <= options.fit_smallest <= options.fit_largest:
             raise WrongUse(
                 f"--fit-smallest {options.fit_smallest} --fit-largest {options.fit_largest}: "

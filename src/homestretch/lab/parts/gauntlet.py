@@ -13,6 +13,7 @@ from homestretch.lab.game.live import LiveRace
 from homestretch.lab.game.programs import sandboxed
 from homestretch.lab.game.race import Racer, lane_of, utc, void_interrupted
 from homestretch.lab.game.seasons import season
+from homestretch.lab.guard import LIMIT_PCT
 from homestretch.lab.parts import Example, FakeAnswer, NumberSpec, Part, Scored
 from homestretch.lab.seen import setting
 from homestretch.lab.types import Contract, Number, PartResult, Sourced
@@ -41,6 +42,8 @@ class Gauntlet(Part):
 
     def settings(self, options: Options) -> dict[str, Sourced]:
         made = season(options.season)
+        if options.thinking and options.card is None:
+            raise WrongUse("--thinking needs a card that names the model's switch (thinking.field); a URL alone does not tell it")
         limits = [round(1000 * limit) for limit in options.buzzers] or list(buzzers_ms(options.thinking))
         if len(limits) != len(RANGES) or min(limits) < 1:
             raise WrongUse(f"--buzzers {options.buzzers}: give {len(RANGES)} limits in seconds, such as 60,90,120,180")
@@ -111,6 +114,9 @@ class Gauntlet(Part):
         notes = [f"Cut at the answer limit and judged as they were: {', '.join(cut)}."] if cut else []
         if not race.standard:
             notes.append("Its buzzers are not the game's own: this race is not ranked.")
+        busy = worst_load(run)
+        if busy:
+            notes.append(busy)
         detail = {"season": race.season, "thinking": race.thinking, "standard": race.standard}
         return Scored(part=PartResult(state="done", measured=race.date[:10], notes=notes, detail=detail), numbers=numbers)
 
@@ -135,6 +141,17 @@ class Gauntlet(Part):
                 "gauntlet.finish_s": None,
             },
         )
+
+
+def worst_load(run: RunFolder) -> str:
+    """A sentence on the heaviest foreign load while the race ran, "" when it stayed under the guard's limit. One attempt stands."""
+    samples = [sample for sample in run.guard_samples() if sample.step.startswith("gauntlet/")]
+    worst = max((load for sample in samples for load in sample.foreign), key=lambda load: load.cpu_pct, default=None)
+    if worst is None or worst.cpu_pct <= LIMIT_PCT:
+        return ""
+    return (
+        f"While the race ran another program, {worst.name}, used up to {worst.cpu_pct:.0f} % of one core; a race has one attempt."
+    )
 
 
 def lane_for(contract: Contract) -> Lane:
