@@ -235,10 +235,15 @@ def test_sentence(page: str, sentence: str) -> None:
     assert sentence in text_of(page)
 
 
-def test_every_figure_of_the_speed_table_links_to_its_raw_line(page: str) -> None:
-    links = re.findall(r'<a class="n" href="([^"]+)" data-run="[^"]*" data-number="(prefill[^"]+)"', page)
-    assert len(links) == 6
-    assert all("requests-prefill.jsonl.html" in href for href, _ in links)
+def test_figures_link_to_the_raw_lines_they_were_counted_from(page: str) -> None:
+    links = re.findall(r'<a class="n" href="([^"]+)" data-run="[^"]*" data-number="([^"]+)"', page)
+    places = {name: href.rsplit("/", 1)[1] for href, name in links}
+    assert places["decode.prose.tokens_per_s"] == "requests-decode.jsonl.html#L4"
+    assert places["prefill.32768.ttft_s"] == "requests-prefill.jsonl.html#L7"
+    assert places["conc.8.total_tokens_per_s"] == "requests-conc.jsonl.html#L15"
+    assert places["ctx.131072.decode.prose.tokens_per_s"] == "requests-ctx.jsonl.html#L13"
+    assert places["fit.8192.peak_gib"] == "memory-fit.jsonl.html#L2"
+    assert places["gpqa.right_pct"] == "answers-gpqa.jsonl.html"
 
 
 def test_charts_have_alternatives_and_tables(page: str) -> None:

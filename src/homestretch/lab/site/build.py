@@ -18,7 +18,7 @@ from homestretch.lab.errors import LabError
 from homestretch.lab.publish.filter import Filter
 from homestretch.lab.setups import LoadedSetup, read_setup, setup_folders
 from homestretch.lab.site import listpages, racepage, setuppage
-from homestretch.lab.site.dress import ASSETS, environment
+from homestretch.lab.site.dress import ASSETS, environment, safe
 from homestretch.lab.site.race import Standing
 from homestretch.lab.site.rank import Line, line
 from homestretch.lab.site.rawpages import RawFile
@@ -156,7 +156,7 @@ def first_pass(setup: LoadedSetup, place: Place) -> Read:
     reports = [check.check_run(run.folder) for run in setup.runs() if run.name in {item.name for item in setup.counting.values()}]
     found = verdict(reports)
     for report in reports:
-        target = place.out / "raw" / "v2" / setup.slug / setuppage.safe(report.run, place.what) / "check.json"
+        target = place.out / "raw" / "v2" / setup.slug / safe(report.run, place.what) / "check.json"
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(place.what.scrub(msgspec.json.format(msgspec.json.encode(report), indent=1).decode()), encoding="utf-8")
     return Read(setup=setup, raw=raw, reports=reports, found=found, line=line(setup, found.state))

@@ -27,6 +27,12 @@ def plain(url: str) -> str:
     return url.split("://", 1)[-1].rstrip("/")
 
 
+def safe(name: str, what: Filter) -> str:
+    """A run's name as a folder of the site and as pages print it."""
+    text = "".join(char if char.isascii() and (char.isalnum() or char in "-_.") else "-" for char in what.scrub(name))
+    return text.strip(".-") or "run"
+
+
 def environment(what: Filter) -> Environment:
     """Jinja2 with autoescape; every text that a template prints passes the filter, so nothing private can slip past a field."""
 
@@ -44,5 +50,5 @@ def environment(what: Filter) -> Environment:
         finalize=finalize,
         auto_reload=False,
     )
-    env.filters |= {"web": web, "plain": plain, "size": size}
+    env.filters |= {"web": web, "plain": plain, "size": size, "runname": lambda name: safe(name, what)}
     return env

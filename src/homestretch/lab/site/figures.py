@@ -13,7 +13,10 @@ PROMPT_WORD = {"code": "code prompt", "prose": "prose prompt"}
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One printed figure. value: its digits without the unit, "" when there is none; note: why there is none, or its doubts."""
+    """One printed figure. value: its digits without the unit, "" when there is none; note: why there is none, or its doubts.
+
+    run and link: the run it is of and the raw line it was counted from, filled in when a page is made.
+    """
 
     name: str
     label: str
@@ -21,6 +24,7 @@ class Figure:
     unit: str
     note: str = ""
     link: str = ""
+    run: str = ""
     low: str = ""
     high: str = ""
 

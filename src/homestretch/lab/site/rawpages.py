@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,11 +105,16 @@ def lines_html(shown: list[tuple[int, str, int]]) -> Markup:
     return Markup("\n".join(out))
 
 
+SOURCE = re.compile(r"([\w./-]+\.\w+)(?::\s*(?:lines?\s*)?(\d+))?")
+
+
 def line_link(files: dict[str, RawFile], source: str) -> str:
-    """The address of the raw line a number was counted from: `requests-decode.jsonl:2,3` links to line 2; "" when held back."""
-    name, _, lines = source.partition(":")
-    file = files.get(name.strip())
-    if file is None or not file.link:
+    """The address of the raw line a number was counted from: `requests-decode.jsonl: lines 2, 3` links to line 2.
+
+    "" when the file is held back or the source names none. Lines that the page leaves out link to the page.
+    """
+    found = SOURCE.match(source)
+    file = files.get(found[1]) if found else None
+    if found is None or file is None or not file.link:
         return ""
-    first = lines.replace("-", ",").split(",")[0].strip()
-    return f"{file.link}#L{first}" if first.isdigit() else file.link
+    return f"{file.link}#L{found[2]}" if found[2] and int(found[2]) <= HEAD_LINES else file.link

@@ -14,12 +14,13 @@ from homestretch.lab.publish.filter import Filter
 from homestretch.lab.publish.tree import write_run
 from homestretch.lab.setups import GROUPS, PARTS, QUALITY, SPEED, LoadedSetup, Run
 from homestretch.lab.site import rawpages, sentences
+from homestretch.lab.site.dress import safe
 from homestretch.lab.site.figures import Figure, figure
 from homestretch.lab.site.memory import memory
 from homestretch.lab.site.quality import Row, quality
 from homestretch.lab.site.race import Standing, race
 from homestretch.lab.site.rawpages import RawFile
-from homestretch.lab.site.speed import Speed, merged, speed
+from homestretch.lab.site.speed import Speed, speed
 from homestretch.lab.site.start import commands, start
 from homestretch.lab.site.verdict import Verdict
 from homestretch.lab.site.words import several
@@ -121,35 +122,27 @@ def raw_page(setup: LoadedSetup, place: Place, folder: Path, run: str, item: Raw
     )
 
 
-def safe(name: str, what: Filter) -> str:
-    """A run's name as a folder of the site."""
-    text = "".join(char if char.isascii() and (char.isalnum() or char in "-_.") else "-" for char in what.scrub(name))
-    return text.strip(".-") or "run"
-
-
 def write(place: Place, path: Path, template: str, /, **context: Any) -> None:
     """Render one page."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(place.env.get_template(template).render(stamp=place.stamp, **context), encoding="utf-8")
 
 
-def linked(figures: list[Figure], setup: LoadedSetup, raw: dict[str, dict[str, RawFile]]) -> list[Figure]:
-    """The figures with links to the raw line each was counted from."""
-    result = merged(setup)
+Places = dict[tuple[str, str], str]
+"""(run, number) -> the raw file and lines it was counted from, as the recount names them."""
+
+
+def linked(figures: list[Figure], runs: list[Run], raw: dict[str, dict[str, RawFile]], places: Places) -> list[Figure]:
+    """The figures with their run and a link to the raw line each was counted from."""
     out = []
     for item in figures:
-        number = result.numbers.get(item.name)
-        run = next(
-            (setup.counting[part] for part in SPEED if part in setup.counting and item.name in numbers_of(setup.counting[part])),
-            None,
-        )
-        link = rawpages.line_link(raw.get(run.name, {}), number.source) if number is not None and run is not None else ""
-        out.append(replace(item, link=link))
+        run = next((run for run in runs if run.result is not None and item.name in run.result.numbers), None)
+        if run is None or run.result is None:
+            out.append(item)
+            continue
+        where = places.get((run.name, item.name)) or run.result.numbers[item.name].source
+        out.append(replace(item, run=run.name, link=rawpages.line_link(raw.get(run.name, {}), where)))
     return out
-
-
-def numbers_of(run: Run) -> dict[str, Any]:
-    return dict(run.result.numbers) if run.result else {}
 
 
 def files_of(setup: LoadedSetup, raw: dict[str, dict[str, RawFile]], parts: tuple[str, ...]) -> list[RawFile]:
@@ -201,10 +194,14 @@ def render(
     race_page: str,
 ) -> None:
     """Write `setup/SLUG/index.html`."""
-    found = speed(setup)
-    if found is not None:
-        found = with_links(found, setup, raw)
-    answers, fits, game = quality(setup), memory(setup), race(setup, standings, race_page)
+    places = {(row.run, row.name): row.place for row in verdict.rows if row.place}
+    found, answers, fits, game = speed(setup), quality(setup), memory(setup), race(setup, standings, race_page)
+    found = with_links(found, setup, raw, places) if found else None
+    if answers:
+        rows = [replace(row, result=linked([row.result], [row.run], raw, places)[0]) for row in answers.rows]
+        answers = replace(answers, rows=rows)
+    if fits:
+        fits = replace(fits, rows=[replace(row, cells=linked(row.cells, [fits.run], raw, places)) for row in fits.rows])
     files = {part: files_of(setup, raw, (part,)) for part in PARTS} | {
         group: files_of(setup, raw, parts) for group, parts in GROUPS.items()
     }
@@ -295,12 +292,14 @@ def scored_notes(setup: LoadedSetup, parts: tuple[str, ...]) -> list[tuple[str, 
     return out
 
 
-def with_links(found: Speed, setup: LoadedSetup, raw: dict[str, dict[str, RawFile]]) -> Speed:
+def with_links(found: Speed, setup: LoadedSetup, raw: dict[str, dict[str, RawFile]], places: Places) -> Speed:
     """The Speed section with each figure linked to the raw line it was counted from."""
+    runs = [setup.counting[part] for part in SPEED if part in setup.counting]
     return replace(
         found,
-        rows=linked(found.rows, setup, raw),
-        long_rows=[replace(row, cells=linked(row.cells, setup, raw)) for row in found.long_rows],
+        tiles=[replace(item, link="") for item in linked(found.tiles, runs, raw, places)],
+        rows=linked(found.rows, runs, raw, places),
+        long_rows=[replace(row, cells=linked(row.cells, runs, raw, places)) for row in found.long_rows],
     )
 
 
