@@ -28,7 +28,7 @@ class TokenCounter:
         self._lock = threading.Lock()
         self._random = random.Random()
         self._next = 0
-        self._nonce_words: list[str] | None = None
+        self._nonce_words: tuple[list[str], list[str]] | None = None
 
     def count(self, text: str) -> int | None:
         """Tokens of `text` alone, without any template or start token."""
@@ -46,44 +46,34 @@ class TokenCounter:
             self._next = requests
 
     def nonce(self) -> str:
-        """Five words whose first is new for each request of a run while words last; one token a word where that can be checked."""
+        """Five words whose first is new for each request of a run while words last; each one token where that can be checked."""
         with self._lock:
-            words = self._words()
-            first = words[self._next % len(words)]
+            firsts, others = self._words()
+            first = firsts[self._next % len(firsts)]
             self._next += 1
-            return " ".join([first, *self._random.choices(words, k=4)])
+            return " ".join([first, *self._random.choices(others, k=4)])
 
-    def _words(self) -> list[str]:
-        """Words that count as one token both at the start and inside, so that every nonce has the same length."""
+    def _words(self) -> tuple[list[str], list[str]]:
+        """Words that are one token at the start of a text, and words that are one token after a space."""
         if self._nonce_words is None:
-            self._nonce_words = WORDS
+            firsts, others = list(WORDS), list(WORDS)
             if self.counts:
-                # A few checks in bulk, not one for each word: halves that hold an odd word are split until they do not.
-                kept = self._single(WORDS, "") and self._single(WORDS, " ")
-                self._nonce_words = list(WORDS) if kept else self._pick()
-            self._nonce_words = list(self._nonce_words)
-            self._random.shuffle(self._nonce_words)
+                firsts = self._single(WORDS, "\n", "") or firsts
+                others = self._single(WORDS, " ", "a ") or others
+            self._random.shuffle(firsts)
+            self._nonce_words = firsts, others
         return self._nonce_words
 
-    def _single(self, words: list[str], lead: str) -> bool:
-        return self.count("".join(f"{lead}{word}" for word in words) if lead else "\n".join(words)) == (
-            len(words) if lead else 2 * len(words) - 1
-        )
-
-    def _pick(self) -> list[str]:
-        kept: list[str] = []
-
-        def look(words: list[str]) -> None:
-            text = " ".join(["a", *words])
-            if self.count(text) == len(words) + 1:
-                kept.extend(words)
-            elif len(words) > 1:
-                middle = len(words) // 2
-                look(words[:middle])
-                look(words[middle:])
-
-        look(WORDS)
-        return kept if len(kept) >= 64 else list(WORDS)
+    def _single(self, words: list[str], between: str, lead: str) -> list[str]:
+        """Words that are one token each; counted many at a time, halved where the count is over, four with an odd one left out."""
+        extra = self.count(lead.rstrip()) or 0
+        gaps = len(words) - 1 if between.strip(" ") else 0
+        if self.count(lead + between.join(words)) == len(words) + gaps + extra:
+            return list(words)
+        if len(words) <= 4:
+            return []
+        middle = len(words) // 2
+        return self._single(words[:middle], between, lead) + self._single(words[middle:], between, lead)
 
 
 def by_route(target: Target, model: str) -> TokenCounter | None:
