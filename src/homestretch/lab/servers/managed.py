@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from homestretch.lab import machine
 from homestretch.lab.client import Target
 from homestretch.lab.errors import ServerFailed, WrongUse
 from homestretch.lab.types import Card
@@ -102,7 +103,16 @@ class ManagedServer:
                 told = time.monotonic()
                 self.say(f"waiting for {self.card.engine.name}: {self._tail(1).strip()[:120]}")
             time.sleep(0.1)
+        self._refuse_stranger(port)
         return target
+
+    def _refuse_stranger(self, port: int) -> None:
+        """ServerFailed when what answers on the port is not what was started: somebody else took it in between."""
+        listener = machine.listener(port)
+        if self.pid is None or listener is None or listener in {process.pid for process in machine.tree(self.pid)}:
+            return
+        self.stop()
+        raise ServerFailed(f"port {port} was taken by another program while {self.card.engine.name} started; run it again")
 
     def stop(self) -> None:
         """Ask it to end, then end it, with everything it started."""
