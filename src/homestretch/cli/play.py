@@ -36,10 +36,12 @@ def play(
     """Run one race. Exit code 0 finished, 1 void, 2 wrong use."""
     from homestretch.cli.measure import convert
     from homestretch.lab.errors import LabError
+    from homestretch.lab.game.seasons import season as made_for
     from homestretch.lab.options import given
     from homestretch.lab.run import measure as run
 
     try:
+        made_for(season)  # a season that is none is refused before a server is started
         fields: dict[str, Any] = {"parts": ("gauntlet",), "season": season, "thinking": thinking}
         fields["output"] = output or free_folder(season, thinking)
         fields |= {"base_url": setup} if "://" in setup else {"card": Path(setup)}

@@ -42,8 +42,8 @@ class Gauntlet(Part):
 
     def settings(self, options: Options) -> dict[str, Sourced]:
         made = season(options.season)
-        if options.thinking and options.card is None:
-            raise WrongUse("--thinking needs a card that names the model's switch (thinking.field); a URL alone does not tell it")
+        if options.thinking and not switch(options):
+            raise WrongUse("--thinking needs a card that names the model's switch (thinking.field); add it, or race without")
         limits = [round(1000 * limit) for limit in options.buzzers] or list(buzzers_ms(options.thinking))
         if len(limits) != len(RANGES) or min(limits) < 1:
             raise WrongUse(f"--buzzers {options.buzzers}: give {len(RANGES)} limits in seconds, such as 60,90,120,180")
@@ -67,8 +67,6 @@ class Gauntlet(Part):
         if (race := void_interrupted(folder, sandboxed)) is not None:
             raise ServerFailed(f"part gauntlet: {race.reason}; a race has one attempt: start another run for another race")
         lane = lane_for(context.contract)
-        if lane.thinking and not lane.thinking_field:
-            raise WrongUse("--thinking: this setup's card names no switch for thinking (thinking.field); add it, or race without")
         sandboxed("", "")  # the sandbox proves itself before the clock starts
         context.progress.start("gauntlet", "race")
         with context.progress.paused() as console, LiveRace(lane, console) as view:
@@ -141,6 +139,13 @@ class Gauntlet(Part):
                 "gauntlet.finish_s": None,
             },
         )
+
+
+def switch(options: Options) -> str:
+    """The card's switch for thinking, "" without one."""
+    from homestretch.lab.contract import read_card  # it reads the parts itself
+
+    return read_card(options.card).thinking.field if options.card is not None else ""
 
 
 def worst_load(run: RunFolder) -> str:
