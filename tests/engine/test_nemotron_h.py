@@ -234,6 +234,9 @@ def test_block_lists_spell_the_same_model() -> None:
     del words["hybrid_override_pattern"]
     for names in (["mamba", "attention", "moe", "mlp"], ["linear_attention", "full_attention", "moe", "mlp"]):
         assert read_config(words | {"layers_block_type": names}) == read_config(config)
+        assert read_config(config | {"layer_types": names}) == read_config(config)
+    older = {key: value for key, value in config.items() if key not in ("head_dim", "layer_norm_epsilon", "norm_eps")}
+    assert read_config(older | {"attention_head_dim": 32, "rms_norm_eps": 1e-5}) == read_config(config)
 
 
 @pytest.mark.parametrize(
@@ -256,6 +259,12 @@ def test_block_lists_spell_the_same_model() -> None:
         ({"mtp_hybrid_override_pattern": "ME"}, "mtp_hybrid_override_pattern = 'ME'"),
         ({"num_nextn_predict_layers": 3}, "num_nextn_predict_layers = 3"),
         ({"use_bias": True}, "use_bias = True is not supported; allowed: False"),
+        (
+            {"layers_block_type": ["mamba", "moe"]},
+            "hybrid_override_pattern = 'ME\\*-ME' is not supported; allowed: the blocks that",
+        ),
+        ({"attention_head_dim": 64}, "attention_head_dim = 64"),
+        ({"rms_norm_eps": 1e-6}, "rms_norm_eps = 1e-06"),
         ({"norm_eps": 1e-6}, "norm_eps = 1e-06"),
     ],
 )

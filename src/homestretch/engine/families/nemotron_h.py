@@ -77,7 +77,7 @@ TINY: Mapping[str, Any] = {
 
 _INERT = """
     _* architectures attention_dropout attn_implementation auto_map bos_token_id chunk_size dtype eos_token_id expand hidden_dropout
-    initializer_range is_local layer_types local_files_only model_type moe_shared_expert_overlap num_logits_to_keep
+    initializer_range is_local local_files_only model_type moe_shared_expert_overlap num_logits_to_keep
     output_router_logits pad_token_id partial_rotary_factor quantization quantization_config rescale_prenorm_residual
     residual_in_fp32 rope_parameters rope_scaling rope_theta time_step_floor time_step_max time_step_min
     torch_dtype transformers_version use_cache use_mamba_kernels
@@ -86,17 +86,22 @@ _INERT = """
 case; rope keys are in published files though the family has no rotary step; quantization belongs to the layout."""
 
 
-def _letters(keys: Keys, text_key: str, list_key: str, default: str = "") -> str:
-    """The blocks as letters, from the pattern string or from the list of names."""
-    text, names = keys.text(text_key, default=default), keys.texts(list_key, default=())
-    found = tuple(text) if keys.has(text_key) else names or tuple(text)
-    for index, block in enumerate(found):
-        if block not in BLOCKS:
-            name = text_key if keys.has(text_key) else list_key
-            raise keys.refusal(f"{name}[{index}]", block, ", ".join(BLOCKS))
+def _letters(keys: Keys, text_key: str, *list_keys: str, default: str = "") -> str:
+    """The blocks as letters, from the pattern string or from a list of names; a file that spells them twice must mean one thing."""
+    spelled: list[tuple[str, tuple[str, ...]]] = [(text_key, tuple(keys.text(text_key, default="")))]
+    spelled += [(key, keys.texts(key, default=())) for key in list_keys]
+    found = default
+    for key, blocks in reversed(spelled):
+        for index, block in enumerate(blocks):
+            if block not in BLOCKS:
+                raise keys.refusal(f"{key}[{index}]", block, ", ".join(BLOCKS))
+        letters = "".join(BLOCKS[block] for block in blocks)
+        if letters and found not in ("", default, letters):
+            raise keys.refusal(key, letters, f"the blocks that the config names elsewhere, {found}")
+        found = letters or found
     if not found:
-        raise keys.refusal(text_key, text, f"at least one block, here or in {list_key}")
-    return "".join(BLOCKS[block] for block in found)
+        raise keys.refusal(text_key, "", f"at least one block, here or in {list_keys[0]}")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +148,7 @@ def read_config(config: Mapping[str, Any], *, where: str = "config.json") -> Con
     """Typed reads. CheckpointError for a key that is missing, unknown, or has a value that is not built."""
     keys = Keys(config, where=where)
     keys.ignore(*_INERT.split())
-    blocks = _letters(keys, "hybrid_override_pattern", "layers_block_type")
+    blocks = _letters(keys, "hybrid_override_pattern", "layers_block_type", "layer_types")
     head_blocks = _letters(keys, "mtp_hybrid_override_pattern", "mtp_layers_block_type", default="*E")
     if "M" in head_blocks:
         raise keys.refusal("mtp_hybrid_override_pattern", head_blocks, "*, E and - (a Mamba-2 head is not built)")
@@ -156,8 +161,9 @@ def read_config(config: Mapping[str, Any], *, where: str = "config.json") -> Con
     mamba_bias = keys.flag("mamba_proj_bias", default=False)
     # Two spellings of one thing: transformers reads this key, mlx-lm the other.
     keys.expect("use_bias", mamba_bias, default=None)
-    eps = keys.real("layer_norm_epsilon", default=1e-5)
+    eps = keys.real("layer_norm_epsilon", default=keys.real("rms_norm_eps", default=1e-5))
     keys.expect("norm_eps", eps, default=None)
+    keys.expect("rms_norm_eps", eps, default=None)
     hidden, heads = keys.whole("hidden_size"), keys.whole("num_attention_heads")
     kv_heads = keys.whole("num_key_value_heads", default=heads)
     mamba_heads, groups = keys.whole("mamba_num_heads"), keys.whole("n_groups")
@@ -166,7 +172,9 @@ def read_config(config: Mapping[str, Any], *, where: str = "config.json") -> Con
     if mamba_heads % groups:
         raise keys.refusal("mamba_num_heads", mamba_heads, f"a multiple of n_groups = {groups}")
     low, high = keys.interval("time_step_limit", default=(0.0, float("inf")))
-    head_dim = keys.whole("head_dim", default=hidden // heads)
+    # Older files of the family say attention_head_dim and rms_norm_eps; a file that says both must mean one thing.
+    head_dim = keys.whole("head_dim", default=keys.whole("attention_head_dim", default=hidden // heads))
+    keys.expect("attention_head_dim", head_dim, default=None)
     needs_mlp = "-" in blocks + head_blocks
     made = Config(
         vocab=keys.whole("vocab_size"),
