@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -174,3 +178,41 @@ def test_what_the_hub_does_not_have_is_said(files: dict[str, bytes], tmp_path: P
         stand.status = 500
         with pytest.raises(SetupError, match="the hub cannot be reached"):
             pull_repo(TINY, tmp_path, report, endpoint=endpoint)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the cache folder is moved by a variable that only Linux has")
+def test_serve_pulls_first(files: dict[str, bytes], tmp_path: Path) -> None:
+    """`homestretch serve ORG/REPO` in a process of its own, with the stand-in as its hub and an empty cache."""
+    stand = Stand(files=files)
+    with stand.open() as endpoint:
+        environment = {**os.environ, "HF_ENDPOINT": endpoint, "XDG_CACHE_HOME": str(tmp_path), "HF_HOME": str(tmp_path / "hf")}
+        command = [
+            sys.executable,
+            "-m",
+            "homestretch",
+            "serve",
+            "team/tiny",
+            "--port",
+            "0",
+            "--backend",
+            "reference",
+            "--threads",
+            "1",
+        ]
+        running = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=environment)
+        guard = threading.Timer(120, running.kill)
+        guard.start()
+        said: list[str] = []
+        try:
+            for line in running.stderr or ():
+                said.append(line.rstrip())
+                if line.startswith("ready: "):
+                    break
+            assert said[-1].startswith("ready: "), said
+        finally:
+            running.terminate()
+            running.communicate(timeout=60)
+            guard.cancel()
+    assert any(line.startswith("downloading mtp-4bit.safetensors") for line in said)
+    assert any("tiny on cpu (reference), window 2,048 tokens" in line and "drafts: MTP + copies" in line for line in said)
+    assert list(tmp_path.rglob("pulled.json"))
