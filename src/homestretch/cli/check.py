@@ -25,10 +25,10 @@ def check(
     try:
         if (target / "raw" / "v2").is_dir():
             reports = recount.check_site(target, say=lambda text: typer.echo(text, err=True))
-        elif target.is_dir():
+        elif (target / "contract.json").exists() or (target / "result.json").exists():
             reports = [recount.check_run(target, signers)]
         else:
-            typer.echo(f"check: {target} is not a folder; give a run folder or a built site", err=True)
+            typer.echo(f"check: {target} is neither a run folder (contract.json, result.json) nor a built site (raw/v2)", err=True)
             raise typer.Exit(2)
     except LabError as error:
         typer.echo(f"check: {error}", err=True)

@@ -92,14 +92,15 @@ def handler(watch: Watch) -> type[http.server.SimpleHTTPRequestHandler]:
 def start(
     setups: Path, out: Path, *, port: int, what: Filter, say: Callable[[str], None]
 ) -> tuple[http.server.ThreadingHTTPServer, Watch]:
-    """Build once and bind the server; WrongUse when the port is taken."""
+    """Bind the server and build once; WrongUse when the port is taken."""
     watch = Watch(setups, out, what, say)
-    watch.look()
     try:
         server = http.server.ThreadingHTTPServer(("127.0.0.1", port), functools.partial(handler(watch), directory=str(out)))
-    except OSError as error:
-        raise WrongUse(f"port {port} cannot be used: {error.strerror}; give another --port, or 0 for a free one") from error
+    except (OSError, OverflowError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise WrongUse(f"port {port} cannot be used: {why}; give another --port, or 0 for a free one") from error
     server.daemon_threads = True
+    watch.look()
     return server, watch
 
 
