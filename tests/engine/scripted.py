@@ -107,6 +107,7 @@ class Scripted:
         self.stumbles: set[int] = set()  # steps with these numbers fail, whoever is in them
         self.steps = 0
         self.absorbs = 0
+        self.opened = 0
         self.gate = threading.Event()  # reading waits for it
         self.gate.set()
         self.widths: list[int] = []
@@ -143,6 +144,7 @@ class Scripted:
 
     def open(self, mark: Mark | None) -> StreamId:
         stream = StreamId(self._number())
+        self.opened += 1
         state = State()
         if mark is not None:
             kept = self.marks[mark.key]

@@ -299,6 +299,7 @@ def test_scarce_memory_makes_requests_wait_and_restart_but_changes_no_reply() ->
             assert listener.wait(60).finish == "length"
             assert listener.tokens == serial(text, max_tokens=count)
         assert core.counters.restarts > 0, "the memory was scarce enough"
+        assert backend.opened < 40, "who waits for memory does not ask again every round"
 
 
 def test_what_can_never_fit_is_refused_with_numbers() -> None:

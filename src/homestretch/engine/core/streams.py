@@ -30,6 +30,7 @@ class Streams:
         self._prefixes = prefixes.Prefixes(limit_bytes=options.prompt_cache_bytes, quantum=self._quantum, drop=backend.drop)
         self._share = scheduler.Share(options.share)
         self._queue: list[Live] = []
+        self._refused: Live | None = None
         self._open: list[Live] = []
         self._read_tokens_per_s = 0.0
         self._finished: Counter[str] = Counter()
@@ -70,6 +71,7 @@ class Streams:
         if live in self._open:
             self._open.remove(live)
         stream, live.stream = live.stream, None
+        self._refused = None
         if stream is not None:
             try:
                 self._backend.close(stream)
@@ -130,8 +132,11 @@ class Streams:
     def _admit(self) -> None:
         while self._queue and len(self._open) < self._options.streams and not any(live.stalled for live in self._open):
             live = self._queue[0]
+            if live is self._refused:
+                return
             try:
                 if not self._opened(live):
+                    self._refused = live  # until a stream closes, asking again would be in vain
                     return
             except Exception as error:  # noqa: BLE001 - one failed admission must not stop the others
                 self.fail(live, error)
