@@ -7,11 +7,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from homestretch.lab.guard import Guard
-from homestretch.lab.load import Seen, foreign, processes, trees
+from homestretch.lab.load import Graphics, Seen, foreign, processes, trees
 from homestretch.lab.records import RunFolder
 from homestretch.lab.types import GuardSample, ProcessLoad
 
@@ -66,6 +67,33 @@ def test_this_process_is_seen_by_the_real_reader() -> None:
     mine = processes()[os.getpid()]
     assert mine.own_s > 0
     assert mine.parent == os.getppid()
+
+
+def test_a_gpu_tells_load_clock_throttling_and_foreign_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = SimpleNamespace
+    stub = one(
+        NVML_CLOCK_SM=1,
+        nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: 1,
+        nvmlDeviceGetHandleByIndex=lambda index: "gpu",
+        nvmlDeviceGetUtilizationRates=lambda handle: one(gpu=97),
+        nvmlDeviceGetClockInfo=lambda handle, kind: 2200,
+        nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0x04 | 0x40,
+        nvmlDeviceGetComputeRunningProcesses=lambda handle: [one(pid=20), one(pid=30)],
+        nvmlDeviceGetProcessUtilization=lambda handle, since: [
+            one(pid=20, smUtil=60, timeStamp=5),
+            one(pid=30, smUtil=31, timeStamp=7),
+        ],
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", stub)
+    graphics = Graphics()
+    assert graphics.look({20}, {30: "game"}) == {
+        "gpu_pct": 97.0,
+        "clock_mhz": 2200.0,
+        "gpu_foreign": ["game"],
+        "throttled": "power cap; too hot (hardware)",
+    }
+    assert graphics.foreign({20}, {30: "game"}) == [ProcessLoad(name="game on the GPU", pid=30, cpu_pct=31.0)]
 
 
 def judged(tmp_path: Path, samples: list[GuardSample], *, allow: bool = False) -> str:

@@ -113,6 +113,7 @@ class Graphics:
     def __init__(self) -> None:
         self._nvml: Any = None
         self._handles: list[Any] = []
+        self._seen_us = 0
         try:
             import pynvml
 
@@ -121,6 +122,21 @@ class Graphics:
             self._handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
         except Exception:  # noqa: BLE001 - no driver, no library, no permission: all mean "no GPU to watch"
             self._handles = []
+
+    def foreign(self, ours: set[int], names: dict[int, str]) -> list[ProcessLoad]:
+        """Foreign use of a GPU's cores by process since the last look, as percent of the GPU; [] where the driver does not tell."""
+        loads = []
+        for handle in self._handles:
+            try:
+                samples = self._nvml.nvmlDeviceGetProcessUtilization(handle, self._seen_us)
+            except Exception:  # noqa: BLE001 - no sample since then, or not offered
+                continue
+            for sample in samples:
+                self._seen_us = max(self._seen_us, int(sample.timeStamp))
+                if sample.pid not in ours and sample.smUtil >= WORTH_NAMING_PCT:
+                    name = f"{names.get(sample.pid, 'a process')} on the GPU"
+                    loads.append(ProcessLoad(name=name, pid=int(sample.pid), cpu_pct=float(sample.smUtil)))
+        return loads
 
     def look(self, ours: set[int], names: dict[int, str]) -> dict[str, Any]:
         """Fields of a GuardSample: utilization, clock, throttle reasons, and foreign processes that hold the GPU."""
@@ -188,7 +204,9 @@ class Sampler:
         from homestretch.lab.records import now
 
         ours = trees(after, [self.lab_pid, *self.server_pids])
-        fields: dict[str, Any] = self.graphics.look(ours, {pid: process.name for pid, process in after.items()})
+        names = {pid: process.name for pid, process in after.items()}
+        fields: dict[str, Any] = self.graphics.look(ours, names)
+        loads = foreign(before, after, ours, seconds) + self.graphics.foreign(ours, names)
         throttles = cpu_throttles()
         if throttles > self.throttles and not fields.get("throttled"):
             fields["throttled"] = "a core was too hot"
@@ -199,7 +217,7 @@ class Sampler:
             at=now(),
             mono=round(time.perf_counter(), 4),
             step=self.step,
-            foreign=foreign(before, after, ours, seconds),
+            foreign=sorted(loads, key=lambda load: -load.cpu_pct)[:NAMED],
             available_bytes=psutil.virtual_memory().available,
             **fields,
         )
