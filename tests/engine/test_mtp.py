@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,23 +13,27 @@ from planted_nemotron import BOS, SIZE, planted_config, planted_tensors
 from tiny_nemotron import Tensors, config_of, random_tensors, write_hf
 from torch.nn import functional
 
-from homestretch.engine.backends.reference import Backend, mtp
+from homestretch.engine.backends import find
+from homestretch.engine.backends.reference import mtp
 from homestretch.engine.backends.reference.machine import Machine
 from homestretch.engine.backends.reference.stream import Stream
 from homestretch.engine.checkpoint.opening import open_checkpoint
 from homestretch.engine.families import build_model
 from homestretch.engine.program import QUANTUM, Concat, Model, Program, RmsNorm
-from homestretch.engine.types import Draw, Limits, PromptPiece, StreamId, Window
+from homestretch.engine.types import Draw, Limits, Mark, PromptPiece, Window
 
 PROMPT = QUANTUM + 50
 DEPTH = 4
 
 
-def load(folder: Path, change: Callable[[Model], Model] = lambda model: model) -> tuple[Model, Backend]:
+def load(folder: Path, change: Callable[[Model], Model] = lambda model: model, name: str = "reference") -> tuple[Model, Any]:
+    reason = find(name).refusal()
+    if reason:
+        pytest.skip(reason)
     checkpoint = open_checkpoint(folder)
     model = change(build_model(checkpoint))
-    backend = Backend()
-    backend.load(model, checkpoint, Limits(window=512, streams=2, memory_bytes=1 << 33, prompt_cache_bytes=1 << 26))
+    backend = find(name)()
+    backend.load(model, checkpoint, Limits(window=512, streams=2, memory_bytes=1 << 33, prompt_cache_bytes=1 << 26, threads=1))
     return model, backend
 
 
@@ -37,12 +42,11 @@ def wish(position: int, temperature: float) -> Draw:
 
 
 def accepted(
-    backend: Backend, prompt: Sequence[int], *, rounds: int, temperature: float, depth: int = DEPTH, stream: StreamId | None = None
+    backend: Any, prompt: Sequence[int], *, rounds: int, temperature: float, depth: int = DEPTH, mark: Mark | None = None
 ) -> float:
     """Share of drafts that stood, of those whose drafts before them stood."""
-    if stream is None:
-        stream = backend.open(None)
-    at = backend._streams[stream].lengths.committed
+    stream = backend.open(mark)
+    at = mark.position if mark else 0
     backend.reserve(stream, len(prompt) + rounds * (depth + 1) + depth + 2)
     ((first,),) = backend.wait(
         backend.read(PromptPiece(stream=stream, start=at, tokens=tuple(prompt[at:]), draw=wish(len(prompt), temperature)))
@@ -81,14 +85,16 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("depth", [1, 4, 15])
-def test_a_planted_head_is_always_right(planted: Path, temperature: float, depth: int) -> None:
-    _, backend = load(planted)
+@pytest.mark.parametrize("name", ["reference", "cpu"])
+def test_a_planted_head_is_always_right(planted: Path, temperature: float, depth: int, name: str) -> None:
+    _, backend = load(planted, name=name)
     assert accepted(backend, prompt_of(1), rounds=60 // depth, temperature=temperature, depth=depth) == 1.0
 
 
-def test_a_planted_head_is_right_behind_a_mark(planted: Path) -> None:
+@pytest.mark.parametrize("name", ["reference", "cpu"])
+def test_a_planted_head_is_right_behind_a_mark(planted: Path, name: str) -> None:
     """Two branches of one mark: each absorbs the row that the mark lacks with its own first token."""
-    _, backend = load(planted)
+    _, backend = load(planted, name=name)
     base = prompt_of(2, 2 * QUANTUM)
     stream = backend.open(None)
     backend.reserve(stream, len(base))
@@ -98,7 +104,7 @@ def test_a_planted_head_is_right_behind_a_mark(planted: Path) -> None:
     backend.close(stream)
     for seed in (3, 4):
         branch = base + prompt_of(seed, 20)[1:]
-        assert accepted(backend, branch, rounds=12, temperature=1.0, stream=backend.open(mark)) == 1.0
+        assert accepted(backend, branch, rounds=12, temperature=1.0, mark=mark) == 1.0
 
 
 def swap_concat(model: Model) -> Model:
@@ -114,8 +120,9 @@ def hidden_before_the_norm(model: Model) -> Model:
 
 
 @pytest.mark.parametrize("fault", [swap_concat, hidden_before_the_norm])
-def test_a_miswired_program_is_hardly_ever_right(planted: Path, fault: Callable[[Model], Model]) -> None:
-    _, backend = load(planted, fault)
+@pytest.mark.parametrize("name", ["reference", "cpu"])
+def test_a_miswired_program_is_hardly_ever_right(planted: Path, fault: Callable[[Model], Model], name: str) -> None:
+    _, backend = load(planted, fault, name)
     assert accepted(backend, prompt_of(1), rounds=80, temperature=0.0, depth=1) <= 0.2
 
 
