@@ -88,7 +88,7 @@ class Sandbox:
     ) -> tuple[Outcome, dict[str, Any]]:
         with _folder() as folder:
             (folder / "program").mkdir(mode=0o755)
-            for name, data in {**files, "program.py": code.encode("utf-8", "surrogatepass")}.items():
+            for name, data in {**files, "program.py": code.encode("utf-8", "replace")}.items():
                 if "/" in name or name.startswith("."):
                     raise SandboxFailed(f"A file beside a program needs a plain name, not {name!r}.")
                 (folder / "program" / name).write_bytes(data)
@@ -114,7 +114,7 @@ class Sandbox:
                 scratch=None if caged else scratch,
                 report=(read_end, write_end),
             )
-            return process.follow(running, stdin.encode() if isinstance(stdin, str) else stdin)
+            return process.follow(running, stdin.encode("utf-8", "replace") if isinstance(stdin, str) else stdin)
 
 
 @contextlib.contextmanager

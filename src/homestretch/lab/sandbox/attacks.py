@@ -84,6 +84,11 @@ for folder in ("@HOME@", "/etc", "/usr", "", "/var/tmp", "/opt"):
     tried(folder, lambda: write(folder + "/@MARKER@"))
 for path in ("@FOLDER@/new", "@SECRET_FILE@"):
     tried(path, lambda: write(path))
+tried("mode", lambda: os.chmod("@SECRET_FILE@", 0o600))
+tried("owner", lambda: os.chown("@SECRET_FILE@", os.getuid(), os.getgid()))
+tried("times", lambda: os.utime("@SECRET_FILE@", (1, 1)))
+tried("length", lambda: os.truncate("@SECRET_FILE@", 0))
+tried("attribute", lambda: os.setxattr("@SECRET_FILE@", "user.x", b"1"))
 tried("rename", lambda: os.rename("@SECRET_FILE@", "@FOLDER@/moved"))
 tried("unlink", lambda: os.unlink("@SECRET_FILE@"))
 """
@@ -148,6 +153,8 @@ for number in (signal.SIGTERM, signal.SIGKILL):
     tried("tkill", lambda: call("syscall", {"x86_64": 200}.get(os.uname().machine, 130), @PID@, int(number)))
     tried("pidfd", lambda: signal.pidfd_send_signal(os.pidfd_open(@PID@), number))
     tried("queue", lambda: call("sigqueue", @PID@, int(number), 0))
+tried("nice", lambda: os.setpriority(os.PRIO_PROCESS, @PID@, 19))
+tried("cores", lambda: os.sched_setaffinity(@PID@, {min(os.sched_getaffinity(0))}))
 tried("rlimit", lambda: __import__("resource").prlimit(@PID@, 0, (1, 1)))
 """
 SYMLINKS = """
@@ -176,6 +183,8 @@ tried("RIGHT mount namespace", lambda: call("unshare", 0x00020000))
 tried("RIGHT mount", lambda: call("mount", b"none", b".", b"tmpfs", 0, None))
 tried("RIGHT chroot", lambda: os.chroot("."))
 tried("RIGHT set-id file", lambda: (open("s", "w").close(), os.chmod("s", 0o6755)))
+tried("RIGHT set-id descriptor", lambda: os.fchmod(os.open("t", os.O_CREAT | os.O_RDWR), 0o6755))
+tried("RIGHT uncounted memory", lambda: os.memfd_create("m"))
 if libc.prctl(39, 0, 0, 0, 0) == 0: print("RIGHT new privileges GOT")
 tried("RIGHT io_uring", lambda: call("syscall", 425, 8, ctypes.create_string_buffer(256)))
 print("UID", os.getuid(), os.geteuid())
@@ -324,11 +333,20 @@ def _bait() -> Iterator[Bait]:
         stack.callback(victim.wait)
         stack.callback(victim.kill)
 
+        def fingerprint() -> tuple[object, ...]:
+            status = (folder / "secret").stat()
+            scheduled = os.getpriority(os.PRIO_PROCESS, victim.pid), os.sched_getaffinity(victim.pid)
+            return status.st_mode, status.st_uid, status.st_mtime_ns, os.listxattr(folder / "secret"), *scheduled
+
+        before = fingerprint()
+
         def touched() -> str:
             if victim.poll() is not None:
                 return "killed another process"
             if sorted(os.listdir(folder)) != ["secret", "socket"] or (folder / "secret").read_text() != secret:
                 return f"changed a file outside: {json.dumps(sorted(os.listdir(folder)))}"
+            if fingerprint() != before:
+                return "changed a file's mode, owner, times or attributes outside, or how another process is scheduled"
             for listener in listeners:
                 with contextlib.suppress(OSError):
                     if listener.type == socket.SOCK_DGRAM:
