@@ -25,7 +25,7 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
 
 from homestretch.engine.errors import SetupError
-from homestretch.engine.store.kept import CHUNK, Pulled, Record, Report, alone
+from homestretch.engine.store.kept import Pulled, Record, Report, alone, sha256_of
 from homestretch.engine.store.names import Repo
 
 TRIES = 5
@@ -249,23 +249,16 @@ def _append(url: str, partial: Path, have: int, file: Listed, report: Report) ->
                 report(f"downloading {file.name}", done, file.size)
 
 
-def _hashes(path: Path, report: Report) -> tuple[str, str]:
-    """SHA-256, and the hash that git gives a file of this content."""
-    size, done = path.stat().st_size, 0
-    sha256, git = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
-    with path.open("rb") as file:
-        while part := file.read(CHUNK):
-            sha256.update(part)
-            git.update(part)
-            done += len(part)
-            report(f"checking {path.name}", done, size)
-    return sha256.hexdigest(), git.hexdigest()
-
-
 def _checked(path: Path, file: Listed, report: Report) -> str | None:
     """The SHA-256 of a file that is what the hub lists; one that is not is deleted, and None comes back."""
-    sha256, git = _hashes(path, report)
-    if _size(path) == file.size and file.sha256 in (None, sha256) and file.git_sha1 in (None, git):
+    sha256 = sha256_of(path, report)
+    right = _size(path) == file.size and file.sha256 in (None, sha256)
+    if right and file.git_sha1:
+        # Only small files are listed by git's own hash: SHA-1 over a head with the size, and the content.
+        git = hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)
+        git.update(path.read_bytes())
+        right = git.hexdigest() == file.git_sha1
+    if right:
         return sha256
     path.unlink()
     return None
@@ -279,7 +272,7 @@ def find(folder: Path) -> Pulled | None:
             stat = (folder / name).stat()
             if stat.st_size != record.bytes:
                 return None
-            if stat.st_mtime_ns != record.mtime_ns and _hashes(folder / name, lambda *_: None)[0] != record.sha256:
+            if stat.st_mtime_ns != record.mtime_ns and sha256_of(folder / name) != record.sha256:
                 return None
     except (OSError, msgspec.MsgspecError):
         return None
