@@ -111,7 +111,7 @@ class Fit(Part):
         reason = "" if failed is None else f"the ladder ended at {failed.size} tokens: {failed.reason}"
         if state == "missing":
             reason = f"windows not tried yet: {', '.join(str(size) for size in sorted(wanted - set(counts)))}; go on with --resume"
-        notes = [note for _, one in sorted(counts.items()) for note in one.notes]
+        notes = [f"{size:,} tokens: {note}" for size, one in sorted(counts.items()) for note in one.notes]
         part = PartResult(
             state=state,  # type: ignore[arg-type]
             measured=max(one.at for one in every)[:10],

@@ -52,7 +52,8 @@ def memory(setup: LoadedSetup) -> Memory | None:
         ("prefill_tokens_per_s", "Prefill, as the server reports it"),
         ("decode_tokens_per_s", "Decode"),
         ("peak_gib", "Peak memory"),
-        ("tree_gib", "Server's own memory"),
+        ("tree_gib", "Server's own"),
+        ("mapped_gib", "Mapped files"),
         ("gpu_gib", "GPU memory"),
     ]
     always = {"prompt_tokens", "filled_pct", "peak_gib", "ttft_s", "prefill_tokens_per_s", "decode_tokens_per_s"}
@@ -123,6 +124,9 @@ def sentences(setup: LoadedSetup, run: Run, sizes: list[int], top: int) -> list[
             f"machine, so other programs that "
             "used or released memory at the same time are inside the number."
         )
+    part = result.parts.get("fit")
+    if part is not None and part.reason:
+        out.append(f"{part.reason[:1].upper()}{part.reason[1:].splitlines()[0].rstrip('.')}.")
     window = setup.card.window.value
     if isinstance(window, int) and window > top:
         out.append(
