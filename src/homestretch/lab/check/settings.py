@@ -68,8 +68,14 @@ def sent_well(
 
 
 def due(request: Request, key: str, value: Any) -> Any:
-    """What a request must have sent: the contract's value, or a limit that its own record says was cut to the window."""
+    """What a request must have sent: the contract's value, or a limit cut to what its window leaves.
+
+    A question's record says so itself; in the memory test a small window leaves size − prompt tokens.
+    """
     cut = request.detail.get("limit_cut_to_window")
+    size, prompt = request.detail.get("size"), request.get("prompt_tokens")
+    if request.get("part") == "fit" and isinstance(size, int) and isinstance(prompt, int) and size > prompt:
+        cut = min(size - prompt, value) if isinstance(value, int) else None
     return cut if key == "max_tokens" and isinstance(cut, int) and isinstance(value, int) and cut < value else value
 
 
