@@ -174,6 +174,14 @@ def test_a_second_lab_may_not_write_to_the_same_run(url: str, tmp_path: Path) ->
         run(url, done.folder, "decode", model="few", resume=True)
 
 
+def test_the_server_is_asked_to_keep_no_prompt(url: str, tmp_path: Path) -> None:
+    done = run(url, tmp_path / "run", "decode", model="few", runs=1, no_cache_prompt=True)
+    folder = RunFolder.open(done.folder)
+    assert {record.settings["cache_prompt"] for record in folder.kept("decode")} == {False}
+    assert folder.contract().settings["request.cache_prompt"].source.startswith("--no-cache-prompt")
+    assert "--no-cache-prompt" in folder.contract().command
+
+
 def test_a_level_above_the_slots_is_queued(url: str, tmp_path: Path) -> None:
     done = run(url, tmp_path / "run", "conc", model="few", server_slots=1, server_slots_source="the test")
     assert "queued" in done.result.numbers["conc.2.total_tokens_per_s"].doubts

@@ -29,7 +29,7 @@ class Retry:
     """attempts: how often a step is tried in all. idle_s: a stream silent for so long has stalled. total_s: the longest reply."""
 
     attempts: int = 4
-    idle_s: float = 600.0
+    idle_s: float = 1800.0
     total_s: float = 7200.0
     wait_s: float = 1.0
     longest_wait_s: float = 30.0

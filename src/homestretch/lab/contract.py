@@ -95,6 +95,10 @@ def request_settings(options: Options, card: Card | None, kind: ServerKind) -> d
     found |= {f"sampling.{name}": Sourced(value=value, source=source) for name, value in sampling.items()}
     found["request.seed"] = Sourced(value=options.seed, source=options.source("seed"))
     if options.no_cache_prompt:
+        if not kind.no_cache:
+            raise WrongUse(
+                f"--no-cache-prompt: {kind.name} has no request field for that; switch its prompt cache off when it starts"
+            )
         found |= {
             f"request.{name}": Sourced(value=value, source=f"--no-cache-prompt for {kind.name}")
             for name, value in kind.no_cache.items()

@@ -31,8 +31,7 @@ class Facts:
 class ServerKind:
     """One kind of server; a file `lab/servers/NAME.py` holds a subclass and `KIND = ItsClass()`, `name` equal to the file's.
 
-    no_cache: fields that ask it to keep no prompt (`--no-cache-prompt`). per_token: fields that make it count tokens an event;
-    a probe decides whether they are sent. attach: what to look at when the server runs already.
+    no_cache: fields that ask it to keep no prompt (`--no-cache-prompt`); {} where that is a matter of its start command.
     """
 
     name: ClassVar[str]

@@ -1,12 +1,14 @@
 """TensorFold: its start line tells window, streams and drafts; counts of drafts stand in its log."""
 
 import re
+from typing import Any, ClassVar
 
 from homestretch.lab.servers import Facts, ServerKind, line, number
 
 
 class TensorFold(ServerKind):
     name = "tensorfold"
+    no_cache: ClassVar[dict[str, Any]] = {"cache_prompt": False}
 
     def read_log(self, log: str) -> Facts:
         said = line(r"streams? at once", log)
