@@ -25,6 +25,7 @@ GERMAN = "Der schnelle braune Fuchs springt über den faulen Hund, während der 
 # instruction, arguments, texts that fulfil it, texts that do not
 CASES: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
     ("keywords:existence", {"keywords": ["river", "stone"]}, ["A River of stones."], ["A river.", "no"]),
+    ("keywords:existence", {"keywords": ["(odd", "a.b"]}, ["An (ODD a-b"], ["odd a-b", "(odd"]),
     ("keywords:frequency", {"keyword": "sea", "frequency": 2, "relation": "at least"}, ["Sea, sea", "seaside sea"], ["sea"]),
     ("keywords:frequency", {"keyword": "sea", "frequency": 2, "relation": "less than"}, ["sea", "none"], ["sea sea"]),
     ("keywords:forbidden_words", {"forbidden_words": ["cat"]}, ["concatenate", "cats"], ["A Cat.", "cat-like"]),

@@ -98,17 +98,26 @@ def compare(count: int, relation: str, bound: int) -> bool:
 @instruction("keywords:existence")
 def keywords_exist(text: str, keywords: Sequence[str]) -> bool:
     """Keywords are patterns upstream; those of the set hold no special character but a dot."""
-    return all(re.search(keyword, text, re.IGNORECASE) for keyword in keywords)
+    return all(pattern(keyword).search(text) for keyword in keywords)
+
+
+@cache
+def pattern(keyword: str) -> re.Pattern[str]:
+    """A keyword as upstream reads it; one that is no pattern ("(odd") stands for itself."""
+    try:
+        return re.compile(keyword, re.IGNORECASE)
+    except re.error:
+        return re.compile(re.escape(keyword), re.IGNORECASE)
 
 
 @instruction("keywords:frequency")
 def keyword_frequency(text: str, keyword: str, frequency: int, relation: str) -> bool:
-    return compare(len(re.findall(keyword, text, re.IGNORECASE)), relation, frequency)
+    return compare(len(pattern(keyword).findall(text)), relation, frequency)
 
 
 @instruction("keywords:forbidden_words")
 def forbidden_words(text: str, forbidden_words: Sequence[str]) -> bool:
-    return not any(re.search(rf"\b{word}\b", text, re.IGNORECASE) for word in forbidden_words)
+    return not any(pattern(rf"\b{word}\b").search(text) for word in forbidden_words)
 
 
 @instruction("keywords:letter_frequency")
