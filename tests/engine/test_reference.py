@@ -205,6 +205,10 @@ def test_calls_that_cannot_be_are_refused(backend: Backend) -> None:
         backend.step([Window(stream=stream, start=9, tokens=(1,), draws=(sampled(10),), kept=0)])
     with pytest.raises(ValueError, match="as many draws"):
         backend.step([Window(stream=stream, start=10, tokens=(1, 2), draws=(sampled(11),), kept=0)])
+    with pytest.raises(ValueError, match="no pages for position 128: room for 128 tokens was reserved"):
+        backend.step([Window(stream=stream, start=128, tokens=(1,), draws=(sampled(129),), kept=0)])
+    with pytest.raises(ValueError, match="no pages for position 299"):
+        backend.read(PromptPiece(stream=backend.open(None), start=0, tokens=prompt_of(300), draw=None))
     with pytest.raises(ValueError, match="rows cannot stand"):
         backend.step([Window(stream=stream, start=10, tokens=(1,), draws=(sampled(11),), kept=3)])
     backend.close(stream)

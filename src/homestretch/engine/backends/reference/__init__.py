@@ -133,8 +133,9 @@ class Backend:
     def read(self, piece: PromptPiece) -> Ticket:
         """Prompt tiles, each padded to QUANTUM rows at its absolute boundary."""
         stream, main = self._streams[piece.stream], self._model.main
-        stream.lengths.read(piece.start, len(piece.tokens))
         end = piece.start + len(piece.tokens)
+        stream.memory.need(end)
+        stream.lengths.read(piece.start, len(piece.tokens))
         drawn: tuple[tuple[RowOut, ...], ...] = ()
         for start, tokens in pieces(piece.tokens, piece.start):
             last = len(tokens) - 1
@@ -209,6 +210,7 @@ class Backend:
         stream, count = self._streams[window.stream], len(window.tokens)
         if len(window.draws) != count:
             raise ValueError(f"{count} rows need as many draws, not {len(window.draws)}")
+        stream.memory.need(window.start + count)
         tokens = [self._resolve(token) for token in window.tokens]
         stream.commit(window.kept)
         stream.lengths.window(window.start, count)

@@ -46,6 +46,11 @@ class Memory:
         self._store.clean(fresh)
         return True
 
+    def need(self, upto: int) -> None:
+        """ValueError unless there are pages for every position below `upto`: the caller did not reserve."""
+        if upto > self.table.room:
+            raise ValueError(f"no pages for position {upto - 1}: room for {self.table.room} tokens was reserved")
+
     def write(self, slot: str, start: int, k: torch.Tensor, v: torch.Tensor) -> None:
         """Keys and values (rows, kv_heads, head_dim) of positions from `start` on; they lie in one page."""
         page, row = self.table.ids[start // QUANTUM], start % QUANTUM
