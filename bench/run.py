@@ -55,15 +55,36 @@ def llama_cpp_python() -> str | None:
     return str(PYTHON)
 
 
+def node_llama_cpp() -> str | None:
+    """The folder with the prebuilt node-llama-cpp; None where Node or the package is not to be had."""
+    folder = BENCH / "node"
+    if not (folder / "node_modules" / "node-llama-cpp").is_dir():
+        if not shutil.which("npm"):
+            tell("node-llama-cpp left out: no npm here")
+            return None
+        folder.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run(
+            ["npm", "install", "--silent", "node-llama-cpp@3.21.1"], cwd=folder, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            tell(f"node-llama-cpp could not be installed: {done.stderr.strip().splitlines()[-1:]}")
+            return None
+    return str(folder)
+
+
 class Contender:
     """A worker process, and what it is asked."""
 
-    def __init__(self, name: str, kind: str, python: str, **load: Any) -> None:
+    clock = "elapsed"
+
+    def __init__(self, name: str, kind: str, python: str, *, cwd: str | None = None, **load: Any) -> None:
         self.name = name
-        worker = [python, str(Path(__file__).with_name("workers.py")), kind]
+        worker = [python, str(Path(__file__).with_name("workers.py")), kind, self.clock]
+        if kind == "node":
+            worker = ["node", str(Path(__file__).with_name("worker_node.mjs")), self.clock]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("OPENBLAS_")}
         self.process = subprocess.Popen(
-            worker, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+            worker, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment, cwd=cwd
         )
         started = time.perf_counter()
         self.about, self.failure = "", ""
@@ -152,6 +173,8 @@ def scene(name: str, threads: int, peers: dict[str, str]) -> tuple[list[Contende
             made.append(Contender("ours, head 4 bits", "ours", ours, path=path, threads=threads, head_bits=4))
         if "llama_cpp" in peers:
             made.append(Contender("llama.cpp", "llama_cpp", peers["llama_cpp"], path=path, threads=threads))
+        if "node" in peers:
+            made.append(Contender("node-llama-cpp", "node", "", cwd=peers["node"], path=path, threads=threads))
         if name == "smol":
             made += [
                 Contender(f"transformers {kind}", "transformers", ours, path=path, threads=threads, dtype=dtype)
@@ -183,13 +206,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--seconds", type=float, default=900.0, help="a scene stops after the round that passes this")
+    parser.add_argument(
+        "--processor-time",
+        action="store_true",
+        help="for a machine that others load, with --threads 1: processor, not elapsed time",
+    )
     parser.add_argument("--output", type=Path, default=BENCH / "result.json")
     options = parser.parse_args()
-    found = llama_cpp_python()
-    peers = {"llama_cpp": found} if found else {}
+    Contender.clock = "processor" if options.processor_time else "elapsed"
+    found = {"llama_cpp": llama_cpp_python(), "node": node_llama_cpp()}
+    peers = {name: where for name, where in found.items() if where}
     read_gb_s = bandwidth(options.threads)
     tell(f"{options.threads} threads read {read_gb_s:.1f} GB/s from memory")
-    result: dict[str, Any] = {"threads": options.threads, "read_gb_s": read_gb_s, "scenes": {}}
+    result: dict[str, Any] = {"threads": options.threads, "read_gb_s": read_gb_s, "clock": Contender.clock, "scenes": {}}
     for name in options.only.split(","):
         tell(f"{name}: loading the contenders ...")
         contenders, figures, size = scene(name, options.threads, peers)
@@ -199,7 +228,7 @@ def main() -> None:
         result["scenes"][name] = {"bytes_a_token": size, "contenders": about, "rows": rows}
         for contender in contenders:
             contender.close()
-        print(f"\n{name}, {options.threads} threads, load {os.getloadavg()[0]:.1f}")
+        print(f"\n{name}, {options.threads} threads, {Contender.clock} time, load {os.getloadavg()[0]:.1f}")
         print(f"{'figure':18}{'contender':22}{'a second':>12}{'ours is':>10}{'of the floor':>14}")
         for row in rows:
             times = f"{row['ours_is_times']:.2f} x" if row["ours_is_times"] else ""
