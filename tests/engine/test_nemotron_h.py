@@ -164,6 +164,36 @@ def test_logits_of_transformers(pattern: str, seed: int, made: Mapping[tuple[str
     assert off(single, torch.cat(stepped)) <= 1e-5
 
 
+@pytest.mark.oracle
+@pytest.mark.filterwarnings("ignore")
+def test_what_the_converter_of_mlx_lm_writes_is_read(made: Mapping[tuple[str, int], Path], tmp_path: Path) -> None:
+    """Its config.json, names, index and words, with one width and with several; it leaves the head out, so nobody drafts by it."""
+    mx = pytest.importorskip("mlx.core")
+    np = pytest.importorskip("numpy")
+    from mlx.utils import tree_map
+    from mlx_lm import convert
+    from mlx_lm.utils import load_model
+
+    def mixed(path: str, module: Any) -> Any:
+        if path.endswith("o_proj"):
+            return False
+        return {"bits": 6, "group_size": 32, "mode": "affine"} if path.endswith("in_proj") else hasattr(module, "to_quantized")
+
+    ids = text(4)
+    for name, predicate in (("plain", None), ("mixed", mixed)):
+        convert(
+            str(made["ME*-ME", 0] / "hf"), str(tmp_path / name), quantize=True, q_bits=4, q_group_size=64, quant_predicate=predicate
+        )
+        theirs, _ = load_model(tmp_path / name)
+        theirs.update(tree_map(lambda p: p.astype(mx.float32) if mx.issubdtype(p.dtype, mx.floating) else p, theirs.parameters()))
+        full = torch.from_numpy(np.array(theirs(mx.array([ids])))[0])
+        model, backend = load(tmp_path / name)
+        assert model.head is None
+        assert model.weights["backbone.layers.0.mixer.in_proj.weight"].bits == (6 if predicate else 4)
+        assert model.weights["backbone.layers.2.mixer.o_proj.weight"].bits == (0 if predicate else 4)
+        assert off(tiles(model, backend, ids), full) <= 1e-5
+
+
 def reply(model: Model, backend: Backend, prompt: list[int], count: int) -> list[int]:
     """Greedy: the prompt as a tile, then a row a token."""
     memory = Memory(backend._store)

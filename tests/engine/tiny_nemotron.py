@@ -161,7 +161,11 @@ def write_text(folder: Path, config: Mapping[str, Any]) -> None:
     )
     core.train_from_iterator(["the quick brown fox jumps over the lazy dog and then the other dog too"] * 8, trainer)
     core.save(str(folder / "tokenizer.json"))
-    kind = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": {"content": "<|im_end|>"}}
+    kind = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<s>",
+        "eos_token": {"__type": "AddedToken", "content": "<|im_end|>"},
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(kind))
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     (folder / "generation_config.json").write_text(

@@ -24,6 +24,7 @@ def peek_repo(repo: Repo, cache: Path, report: Report, *, endpoint: str | None =
     A repository that is pulled already, or one of a single GGUF, comes from `pull_repo`. SetupError as there.
     """
     root = cache / repo.name.replace("/", "--")
+    report(f"asking the hub about {repo.name}", 0, None)
     try:
         listing = hub.ask(repo, endpoint)
     except hub.UNREACHABLE:

@@ -92,6 +92,7 @@ def pull_repo(repo: Repo, cache: Path, report: Report, *, endpoint: str | None =
         here = find(folder_of(root, repo.name, repo.revision))
         if here is not None:
             return here
+    report(f"asking the hub about {repo.name}", 0, None)
     try:
         listing = ask(repo, endpoint)
     except UNREACHABLE as error:
