@@ -6,6 +6,8 @@ import base64
 import hashlib
 import json
 import pickle
+import subprocess
+import sys
 import threading
 import zlib
 from collections.abc import Iterator
@@ -15,10 +17,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from lab_fake import quick, serving
 
 from homestretch.lab.data import code, fetch, hotpot, instructions, letters, tables
 from homestretch.lab.errors import LabError, WrongUse
 from homestretch.lab.graders import ifeval, lcb
+from homestretch.lab.records import RunFolder
 from homestretch.lab.sandbox import open_sandbox
 
 HOUSE = Path("house")
@@ -360,6 +364,44 @@ def test_a_file_or_repository_that_is_not_there_is_refused_with_the_way_out(hub:
 def test_no_hub_at_all_is_refused_with_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(LabError, match=r"cannot be fetched: .*--data house for the sets written for homestretch"):
         fetch.bring("ifeval", None, endpoint="http://127.0.0.1:9", cache_dir=tmp_path)
+
+
+def test_a_run_fetches_its_set_once_and_goes_on_without_the_hub(tmp_path: Path) -> None:
+    """Through the command line, as a person would: the gated set's mirror, pinned in the contract, then the hub goes away."""
+    rows = [{"question": f"Question {n}?\nA) one\nB) two\nC) three\nD) four", "answer": "ABCD"[n % 4]} for n in range(12)]
+    mirror = parquet(tmp_path / "mirror.parquet", rows).read_bytes()
+    server = Hub(
+        {"Idavidrein/gpqa": {"gpqa_diamond.csv": b"x"}, "fingertap/GPQA-Diamond": {"test/m.parquet": mirror}}, ("Idavidrein/gpqa",)
+    )
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "HF_HOME": str(tmp_path / "hf"),
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    }
+    environment["HF_ENDPOINT"] = f"http://127.0.0.1:{server.server_address[1]}"
+    folder = tmp_path / "run"
+    with serving(fake=quick(window=16_384)) as url:
+        command = [sys.executable, "-m", "homestretch", "measure", "--base-url", url, "--model", "fake", "--output", str(folder)]
+        command += ["--parts", "gpqa", "--allow-load"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "accept its terms at" in done.stderr
+        server.shutdown()
+        server.server_close()
+        requests = folder / "requests-gpqa.jsonl"
+        requests.write_bytes(b"".join(requests.read_bytes().splitlines(keepends=True)[:7]))
+        again = subprocess.run([*command, "--resume"], env=environment, capture_output=True, text=True, timeout=120, check=False)
+        assert again.returncode == 0, again.stderr
+    run = RunFolder.open(folder)
+    settings = run.contract().settings
+    assert settings["gpqa.set"].value == "fingertap/GPQA-Diamond"
+    assert settings["gpqa.set_revision"].value == COMMIT
+    assert settings["gpqa.set_revision"].source == "hub, open mirror of Idavidrein/gpqa, which is gated"
+    assert settings["gpqa.set_sha256"].value == hashlib.sha256(mirror).hexdigest() == run.contract().hashes["data/gpqa"]
+    assert run.result().numbers["gpqa.asked"].value == 12
+    assert settings["gpqa.rows"].value == [str(n) for n in range(12)]
 
 
 # --- our own sets -----------------------------------------------------------------------------------------------------------
