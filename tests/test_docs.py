@@ -1,4 +1,4 @@
-"""Docs as tests: every part, number, doubt, option and server has its place in docs/, and every link between files leads somewhere."""
+"""Docs as tests: every part, number, doubt and server has its place in docs/, and links between files lead somewhere."""
 
 from __future__ import annotations
 
