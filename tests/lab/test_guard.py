@@ -120,8 +120,9 @@ def scene(folder: Path, burn_s: float) -> RunFolder:
     Where bubblewrap is installed the scene plays in a process namespace of its own, so that other work on this machine is unseen.
     """
     command = [sys.executable, str(Path(__file__).with_name("guard_scene.py")), str(folder), str(burn_s)]
-    if shutil.which("bwrap"):
-        command = ["bwrap", "--dev-bind", "/", "/", "--unshare-pid", "--proc", "/proc", "--die-with-parent", *command]
+    apart = ["bwrap", "--dev-bind", "/", "/", "--unshare-pid", "--proc", "/proc", "--die-with-parent"]
+    if shutil.which("bwrap") and subprocess.run([*apart, "true"], capture_output=True, check=False).returncode == 0:
+        command = [*apart, *command]
     subprocess.run(command, check=True, timeout=150, capture_output=True)
     return RunFolder.open(folder)
 

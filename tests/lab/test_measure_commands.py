@@ -55,6 +55,14 @@ def test_a_server_that_is_not_there_is_exit_1(tmp_path: Path) -> None:
     assert "no server answers at http://127.0.0.1:9/v1" in errors
 
 
+def test_an_address_without_v1_is_named(tmp_path: Path) -> None:
+    with serving(fake=quick()) as url:
+        bare = url.removesuffix("/v1")
+        code, _, errors = called("measure", "--base-url", bare, "--output", str(tmp_path / "run"))
+    assert code == 1
+    assert f"usually {url}" in errors
+
+
 def test_measure_score_and_compare_in_a_pipe(tmp_path: Path) -> None:
     with serving(fake=quick()) as url:
         runs = []

@@ -155,6 +155,8 @@ def report(result: Any, folder: Path) -> None:
     from homestretch.lab.doubts import DOUBTS
 
     console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        console = Console(stderr=True, highlight=False, width=140)  # no name is cut short in a log file
     table = Table("number", "value", "unit", "n", "spread", "doubts")
     for name, number in result.numbers.items():
         value = "—" if number.value is None else f"{number.value:.2f}" if isinstance(number.value, float) else str(number.value)

@@ -128,7 +128,11 @@ class Known:
         return self._process.pid
 
     def __exit__(self, *exc: object) -> None:
-        self._process.communicate(timeout=10)
+        try:
+            self._process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
 
     def check(self, name: str, streams: int, tokens: int, attempt: int = 1, body: Body | None = None, count: bool = False) -> Check:
         """One round of `streams` equal requests, each joined with the server's own stamps; count: by its /tokenize too."""

@@ -135,6 +135,8 @@ def _serve(options: Options, card: Card | None, folder: RunFolder, say: Progress
         raw = call(target, "/models", timeout_s=15.0)
         if not raw.status:
             raise ServerFailed(f"no server answers at {options.base_url}: {raw.error}; start it first, or check the address")
+        if raw.status == 404 and not target.url.endswith("/v1"):
+            raise ServerFailed(f"{target.url}/models is not there (404); give the OpenAI base, usually {target.url}/v1")
         pid = machine.listener(target.port) if target.local() else None
         model = options.model or (card.model.id if card else "") or _only_model(target)
         yield Served(target=target, kind=kind, model=model, managed=None, log=options.server_log, pids=[pid] if pid else [])
