@@ -26,7 +26,7 @@ DOUBTS: dict[str, Doubt] = {
     "spread_over_limit": Doubt(
         refuses=True,
         meaning="The runs differ by more than 15 % (coefficient of variation, sample form), so no median stands for them.",
-        hint="Look at the cause (a reply that copied its prompt while drafts were on is named; else load or heat), then repeat the part.",
+        hint="Look at the cause (a reply that copied its prompt is named; else load or heat), then repeat the part.",
     ),
     "short_run": Doubt(
         refuses=False,
