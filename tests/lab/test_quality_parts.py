@@ -10,11 +10,11 @@ import pytest
 from lab_fake import RETRY, SMALL, quick
 
 from homestretch.lab import parts, quietly
-from homestretch.lab.asking import counts
+from homestretch.lab.asking import counts, place_of
 from homestretch.lab.compare import compare
 from homestretch.lab.fake import FakeServer
 from homestretch.lab.fake.behaviour import FakeReply
-from homestretch.lab.options import given
+from homestretch.lab.options import Options, demo, given
 from homestretch.lab.progress import Progress
 from homestretch.lab.records import RunFolder, append_lines
 from homestretch.lab.run import Measured, measure
@@ -131,3 +131,14 @@ def test_notes_name_each_busy_sample(tmp_path: Path) -> None:
     append_lines(folder / "quiet.jsonl", samples)
     told = "The busiest other process was sampled every 10 s (5 samples): at most 99.4 % of one core (indexer)."
     assert quietly.notes(RunFolder.open(folder), "gpqa") == [f"{told} Above 25 %: 3 of them (2 of backup, 1 of indexer)."]
+
+
+def test_the_demo_asks_our_own_questions() -> None:
+    profile = demo(Options())
+    assert "mmlupro" in profile.parts
+    assert place_of(profile) == Path("house")
+    assert place_of(Options()) is None
+    settings = parts.load("mmlupro").settings(profile)
+    assert settings["set"].value == "house"
+    assert len(settings["rows"].value) == 40
+    assert settings["max_tokens"].value == 128

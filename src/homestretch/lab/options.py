@@ -83,11 +83,11 @@ def given(**values: Any) -> Options:
 
 
 def demo(options: Options) -> Options:
-    """The profile of `homestretch demo`: short replies, two levels, two depths; its page carries the doubt `short_run`."""
+    """The profile of `homestretch demo`: short replies, two levels, two depths, our own 40 letter questions; doubted as `short_run`."""
     return replace(
         options,
         profile="demo",
-        parts=("decode", "prefill", "conc"),
+        parts=("decode", "prefill", "conc", "mmlupro"),
         max_tokens=128,
         runs=2,
         prefill_depths=(512, 2048),
