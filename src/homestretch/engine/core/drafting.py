@@ -33,8 +33,11 @@ class Drafting:
     def begin(self, live: Live) -> None:
         """A stream was opened for this request."""
         live.head = self._head and live.request.draft
-        if live.request.draft:
-            live.proposers = {name: make(live.request.prompt) for name, make in self._sources.items()}
+        for name, make in self._sources.items() if live.request.draft else ():
+            try:
+                live.proposers[name] = make(live.request.prompt)
+            except Exception as error:  # noqa: BLE001 - drafts can only cost time
+                self._dismiss(live, name, error)
 
     def settled(self, live: Live, tokens: Sequence[int]) -> None:
         for name in list(live.proposers):

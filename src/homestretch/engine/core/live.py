@@ -19,11 +19,11 @@ class Live:
 
     def __init__(self, request: Request, *, seed: int, arrival: int) -> None:
         self.request, self.seed, self.arrival = request, seed, arrival
+        # What a restart keeps.
         self.names: tuple[bytes, ...] | None = None
         self.stops: tuple[int, ...] = ()
-        self.proposers: dict[str, Proposer] = {}
-        self.acceptance: dict[str, Acceptance] = {}
         self.known: tuple[int, ...] = ()
+        self.acceptance: dict[str, Acceptance] = {}
         self.passed = 0
         self.cached: int | None = None
         self.alone = False
@@ -32,22 +32,23 @@ class Live:
         self.rounds = 0
         self.drafted: Counter[str] = Counter()
         self.accepted: Counter[str] = Counter()
-        self.rest()
-
-    def rest(self) -> None:
-        """Back to nothing read and nothing written; what was written is known."""
-        self.known = max(self.known, tuple(getattr(self, "reply", ())), key=len)
+        # What belongs to one stream of the backend.
         self.stream: StreamId | None = None
-        self.room = 0
-        self.read = 0
+        self.room = self.read = self.kept = 0
         self.reply: list[int] = []
         self.used: Counter[int] = Counter()
-        self.kept = 0
-        self.stalled = False
-        self.head = False
-        self.head_idle = 0
-        self.head_pause = 0
-        self.proposers = {}
+        self.stalled = self.head = False
+        self.head_idle = self.head_pause = 0
+        self.proposers: dict[str, Proposer] = {}
+
+    def restart(self) -> None:
+        """Back to nothing read and nothing written; what was written is known."""
+        self.known = max(self.known, tuple(self.reply), key=len)
+        self.stream = None
+        self.room = self.read = self.kept = 0
+        self.reply, self.used, self.proposers = [], Counter(), {}
+        self.stalled = self.head = False
+        self.head_idle = self.head_pause = 0
 
     # Where it stands.
 

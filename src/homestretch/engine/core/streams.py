@@ -81,7 +81,7 @@ class Streams:
     def _restart(self, live: Live, *, alone: bool) -> None:
         """Give up the stream and begin again: the same prompt, then the same tokens as drafts that are known to stand."""
         self._close(live)
-        live.rest()
+        live.restart()
         live.alone = live.alone or alone
         self._sums["restarts"] += 1
         self.queue(live)
