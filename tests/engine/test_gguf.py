@@ -19,6 +19,7 @@ from tiny_gguf import HIDDEN, KV_HEADS, VOCAB, write_tiny
 from homestretch.engine.checkpoint import Affine
 from homestretch.engine.checkpoint.affine import dequantize
 from homestretch.engine.checkpoint.gguf import GROUP
+from homestretch.engine.checkpoint.gguf_header import read_header
 from homestretch.engine.checkpoint.opening import open_checkpoint
 from homestretch.engine.errors import CheckpointError
 from homestretch.engine.families import build_model
@@ -55,13 +56,24 @@ def test_random_blocks_of_every_bit_pattern_are_exact(tmp_path: Path, storage: S
     blocks[:, : 4 if storage is Storage.Q4_1 else 2] = floats[:, : 2 if storage is Storage.Q4_1 else 1].copy().view(np.uint8)
     write_tiny(tmp_path / "tiny.gguf", storage={"token_embd.weight": storage})
     raw = (tmp_path / "tiny.gguf").read_bytes()
-    entry = open_checkpoint(tmp_path / "tiny.gguf")._header.entries["token_embd.weight"]  # type: ignore[attr-defined]
+    entry = read_header(tmp_path / "tiny.gguf").entries["token_embd.weight"]
     (tmp_path / "tiny.gguf").write_bytes(raw[: entry.offset] + blocks.tobytes() + raw[entry.offset + entry.bytes :])
     weight = open_checkpoint(tmp_path / "tiny.gguf").read("token_embd.weight")
     assert isinstance(weight, Affine)
     assert weight.bits == bits
     expected = gguf.dequantize(blocks.reshape(VOCAB, -1), storage)
     assert torch.equal(dequantize(weight), torch.from_numpy(expected))
+
+
+@pytest.mark.parametrize("storage", [Storage.Q4_0, Storage.Q4_1, Storage.Q8_0])
+def test_a_scale_that_is_no_number_is_refused(tmp_path: Path, storage: Storage) -> None:
+    write_tiny(tmp_path / "tiny.gguf", storage=storage)
+    entry = read_header(tmp_path / "tiny.gguf").entries["blk.0.attn_q.weight"]
+    content = bytearray((tmp_path / "tiny.gguf").read_bytes())
+    content[entry.offset : entry.offset + 2] = np.array([np.nan], dtype=np.float16).tobytes()
+    (tmp_path / "tiny.gguf").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"blk.0.attn_q.weight holds values that are no finite"):
+        open_checkpoint(tmp_path / "tiny.gguf").read("blk.0.attn_q.weight")
 
 
 def test_other_types_are_widened_to_bf16_and_named(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections import defaultdict
 from collections.abc import Mapping
 from functools import cache, cached_property
@@ -88,6 +89,11 @@ class GgufCheckpoint:
             raise CheckpointError(f"{self.path.name}: tensor {name} holds values that are no finite numbers: the file is damaged")
         return weight
 
+    def release(self) -> None:
+        """Let go of the file's pages in memory; a later read brings them back."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._header.data.madvise(mmap.MADV_DONTNEED)
+
     def tokenizer(self) -> Any:
         """A `tokenizers.Tokenizer` made from the vocabulary in the metadata."""
         return build_tokenizer(self._header.metadata, self.path.name)
@@ -131,7 +137,8 @@ def _affine(entry: Entry, raw: Bytes) -> Affine:
     if entry.type is Storage.Q4_1:
         biases: npt.NDArray[Any] = floats[:, 1]
     else:
-        wide = scales.astype(np.float32) * np.float32(-8.0 if entry.type is Storage.Q4_0 else -128.0)
+        with np.errstate(invalid="ignore"):  # a scale that is no number is refused by the caller
+            wide = scales.astype(np.float32) * np.float32(-8.0 if entry.type is Storage.Q4_0 else -128.0)
         # A power of two times a half is a half again, unless it grows out of range.
         fits = bool((np.abs(wide) <= np.float32(np.finfo(np.float16).max)).all())
         biases = wide.astype(np.float16) if fits else wide
