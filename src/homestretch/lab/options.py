@@ -83,7 +83,7 @@ def given(**values: Any) -> Options:
 
 
 def demo(options: Options) -> Options:
-    """The profile of `homestretch demo`: short replies, two levels, two depths, 40 letter questions of ours; doubted as `short_run`."""
+    """The profile of `homestretch demo`: short replies, two levels and depths, 40 questions of ours; doubted as `short_run`."""
     return replace(
         options,
         profile="demo",
