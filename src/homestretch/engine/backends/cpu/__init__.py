@@ -117,6 +117,8 @@ class Backend:
         self._caller = Caller(self._library, engine, model.vocab, model.hidden)
         self._cache_pages = limits.prompt_cache_bytes // page_bytes if page_bytes else 0
         self._pool = Pool(plan.streams * -(-limits.window // QUANTUM) + self._cache_pages, page_bytes)
+        getattr(checkpoint, "release", lambda: None)()  # a mapped file need not stay in memory beside the packed weights
+        self._library.hs_trim()
         self._costs = self._measure()
 
     def open(self, mark: Mark | None) -> StreamId:

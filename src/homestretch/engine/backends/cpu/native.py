@@ -107,6 +107,7 @@ _FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "hs_program_kv": (c_int32, (c_void_p, c_int32, c_int32, c_int32, c_int32, c_float, c_int64)),
     "hs_program_turn": (c_int32, (c_void_p, c_int32, c_int32)),
     "hs_program_steps": (None, (c_void_p, c_int32, POINTER(Step), c_int64)),
+    "hs_trim": (None, ()),
     "hs_state": (None, (c_void_p, c_int64, c_int64)),
     "hs_stream": (c_void_p, (c_void_p,)),
     "hs_stream_state": (c_void_p, (c_void_p,)),

@@ -1,4 +1,8 @@
 // The C interface: build an engine from matrices, vectors and steps; run a program over rows in one call.
+#if defined(__linux__)
+#include <malloc.h>
+#endif
+
 #include "attend.hpp"
 #include "engine.hpp"
 #include "experts.hpp"
@@ -93,6 +97,13 @@ Engine* hs_new(int32_t threads, int32_t fine) {
     return e;
 }
 void hs_free(Engine* e) { delete e; }
+
+// Give the memory of what was freed while loading back to the system.
+void hs_trim() {
+#if defined(__GLIBC__)
+    malloc_trim(0);
+#endif
+}
 
 // A matrix of `experts` stacked (n, k); returns its number, -1 without memory. Filled by hs_fill_affine or hs_fill_dense.
 int32_t hs_matrix(Engine* e, int32_t storage, int32_t group, int32_t scales, int32_t experts, int64_t n, int64_t k) {
