@@ -187,10 +187,10 @@ def test_a_spoiled_checkpoint_is_refused_at_once_by_name(case: str, tmp_path: Pa
     folder = (write_hf if layout == "hf" else write_mlx)(tmp_path / "model", CONFIG, TENSORS)
     spoil(folder)
     monkeypatch.setattr(Shards, "read", lambda *_: pytest.fail("a weight was read"))
-    started = time.perf_counter()
+    started = time.process_time()  # its own time: on a busy machine the wall clock says more about others
     with pytest.raises(CheckpointError, match=message) as caught:
         build_model(open_checkpoint(folder))
-    assert time.perf_counter() - started < 1.0
+    assert time.process_time() - started < 1.0
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 600
 
