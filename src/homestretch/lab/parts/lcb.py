@@ -52,6 +52,7 @@ class LiveCodeBench(QuestionPart):
     def prepare(self, options: Options) -> dict[str, Sourced]:
         """Opens and attacks the sandbox before anything is asked: no isolation, no run."""
         allow_unsafe(options.unsafe_code_execution)
+        Progress().say("lcb: attacking the sandbox in twelve ways before anything is asked (a few seconds)")
         return {
             "sandbox": Sourced(value=proven().report, source="self-test of 12 attacks before the run"),
             "test_s": Sourced(value=lcb.TEST_S, source="the part"),
