@@ -170,3 +170,10 @@ def test_serve_plan_prints_them(folder: Path) -> None:
         "in 120.00 GiB: 8 streams at once",
     ):
         assert words in text
+
+
+def test_without_mtp_drafts_the_head_takes_no_memory(folder: Path) -> None:
+    setup = start.prepare(folder, ServeOptions(window=0, backend="reference", drafts=("copies",), memory_bytes=1 << 60))
+    assert setup.model.head is None
+    assert not any(name.startswith("mtp.") for name in setup.model.weights)
+    assert near(sum(spec.stored_bytes for spec in setup.model.weights.values()), 17.8e9)

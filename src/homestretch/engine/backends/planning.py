@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from homestretch.engine.errors import SetupError
 from homestretch.engine.program import QUANTUM, Model, Program, WeightSpec
@@ -17,6 +18,13 @@ GIB = 1 << 30
 def weight_names(program: Program | None) -> frozenset[str]:
     """Names of the weights that a program reads."""
     return frozenset(name for op in program.ops for name in op.weights) if program else frozenset()
+
+
+def without_head(model: Model) -> Model:
+    """The model as if its files held no MTP head: neither its program nor the weights that only it reads."""
+    read = weight_names(model.main)
+    read |= {of for name in read if (of := model.weights[name].shared_with)}
+    return replace(model, head=None, weights={name: spec for name, spec in model.weights.items() if name in read})
 
 
 def slot_bytes(program: Program | None, *, kv_element: int, state_element: int) -> tuple[int, int]:

@@ -19,6 +19,7 @@ import uvicorn
 import homestretch
 from homestretch.engine import backends
 from homestretch.engine.backends import Backend
+from homestretch.engine.backends.planning import without_head
 from homestretch.engine.chat import Template
 from homestretch.engine.checkpoint import Checkpoint, Weight
 from homestretch.engine.checkpoint.opening import open_checkpoint
@@ -69,7 +70,7 @@ def prepare(path: Path, options: ServeOptions, *, named: str = "") -> Setup:
     checkpoint = open_checkpoint(path, four_bit=options.four_bit)
     model = build_model(checkpoint)
     if "mtp" not in options.drafts:
-        model = replace(model, head=None)
+        model = without_head(model)
     cache = options.prompt_cache_bytes
     limits = Limits(
         window=_window(options.window, model),
