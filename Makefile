@@ -22,7 +22,9 @@ check: $(STAMP)
 test-long: $(STAMP)
 	$(PYTEST) -m long
 
+# Triton is large and only these tests need it here.
 test-triton: $(STAMP)
+	$(BIN)/python -c "import triton" 2>/dev/null || $(BIN)/python -m pip install --quiet -c constraints.txt ".[cuda]"
 	TRITON_INTERPRET=1 $(PYTEST) -n 2 -m triton
 
 map: $(STAMP)
