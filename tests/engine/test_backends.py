@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from promises import Writer, prompt_of, read, serial
+from promises import Writer, prompt_of, read, sampled, serial
 
 from homestretch.engine import backends, families
 from homestretch.engine.backends import Backend
@@ -17,13 +17,16 @@ from homestretch.engine.checkpoint import TextDefaults, Weight
 from homestretch.engine.checkpoint.affine import quantize
 from homestretch.engine.checkpoint.shelf import Shelf
 from homestretch.engine.program import QUANTUM, Model, WeightSpec
-from homestretch.engine.types import Limits, RowOut
+from homestretch.engine.types import Limits, RowOut, StreamId
 
 CASES = [(backend, family) for backend in backends.names() for family in families.names()]
 REPLY, GROUP = 10, 32
 TOLERANCE = {"reference": 0.0}
 """Largest difference of a log probability from the reference's; 0.15 where none is named, for rows of 64 values in 8 bits round
 to 0.04. A wrong operation is off by 1 and more."""
+
+
+Loaded = tuple[Backend, Backend, Model]
 
 
 class Wish(Shelf):
@@ -86,8 +89,8 @@ def models() -> dict[str, tuple[Random, Model]]:
 
 
 @pytest.fixture(scope="module", params=CASES, ids="-".join)
-def loaded(request: pytest.FixtureRequest, models: dict[str, tuple[Random, Model]]) -> tuple[Backend, Backend]:
-    """A backend and the reference, both with the same weights; skipped where the backend says it cannot."""
+def loaded(request: pytest.FixtureRequest, models: dict[str, tuple[Random, Model]]) -> Loaded:
+    """A backend and the reference, both with the same weights, and the model; skipped where the backend says it cannot."""
     name, family = request.param
     checkpoint, model = models[family]
     kind = backends.find(name)
@@ -97,7 +100,7 @@ def loaded(request: pytest.FixtureRequest, models: dict[str, tuple[Random, Model
     pair = (kind(), backends.find("reference")())
     for backend in pair:
         backend.load(model, checkpoint, Limits(window=512, streams=6, prompt_cache_bytes=16 << 20))
-    return pair
+    return (*pair, model)
 
 
 def spread(ours: RowOut, theirs: RowOut) -> float:
@@ -108,9 +111,9 @@ def spread(ours: RowOut, theirs: RowOut) -> float:
     return max(abs(left[token] - right[token]) for token in both)
 
 
-def test_near_the_reference(loaded: tuple[Backend, Backend]) -> None:
+def test_near_the_reference(loaded: Loaded) -> None:
     """Prompt rows of several lengths and decode rows; the decoded text is the reference's, so that rows stay comparable."""
-    backend, reference = loaded
+    backend, reference, _ = loaded
     for length in (1, 40, QUANTUM, 300):
         prompt = prompt_of(length, seed=length)
         truth = serial(reference, prompt, REPLY)
@@ -127,8 +130,8 @@ def test_near_the_reference(loaded: tuple[Backend, Backend]) -> None:
         assert worst <= TOLERANCE.get(backend.name, 0.15), f"{worst:.4f}"
 
 
-def test_drafts_and_company_change_no_bit(loaded: tuple[Backend, Backend]) -> None:
-    backend, _ = loaded
+def test_drafts_and_company_change_no_bit(loaded: Loaded) -> None:
+    backend, _, _ = loaded
     free = backend.free_bytes()
     prompts = [prompt_of(length, seed=length) for length in (7, 130, 257)]
     alone = [serial(backend, prompt, REPLY + 16) for prompt in prompts]
@@ -151,8 +154,8 @@ def test_drafts_and_company_change_no_bit(loaded: tuple[Backend, Backend]) -> No
     assert backend.free_bytes() == free
 
 
-def test_resumed_is_fresh(loaded: tuple[Backend, Backend]) -> None:
-    backend, _ = loaded
+def test_resumed_is_fresh(loaded: Loaded) -> None:
+    backend, _, _ = loaded
     prompt = prompt_of(2 * QUANTUM + 33, seed=5)
     expected = serial(backend, prompt, REPLY)
     source = backend.open(None)
@@ -168,3 +171,36 @@ def test_resumed_is_fresh(loaded: tuple[Backend, Backend]) -> None:
         writer.settle(window, backend.wait(backend.step([window]))[0])
     assert writer.rows == expected
     backend.close(stream)
+
+
+def drafted(backend: Backend, stream: StreamId, prompt: tuple[int, ...], start: int) -> tuple[list[RowOut], list[tuple[int, ...]]]:
+    """A reply whose every window holds what the MTP head drafts, and the drafts."""
+    writer = Writer(backend, prompt, read(backend, stream, prompt, start=start), stream)
+    chains = []
+    while len(writer.rows) < REPLY:
+        after = writer.position + 2  # the pending token stands at `position`, the first draft is the one after it
+        assert backend.reserve(stream, writer.position + 4)
+        ticket = backend.draft(stream, writer.kept, tuple(sampled(after - 1 + link) for link in range(3)), 3)
+        chains.append(tuple(row.token for row in backend.wait(ticket)[0]))
+        window = writer.window(chains[-1])
+        writer.settle(window, backend.wait(backend.step([window]))[0])
+    return writer.rows, chains
+
+
+def test_a_head_changes_no_bit_and_drafts_the_same_when_resumed(loaded: Loaded) -> None:
+    backend, _, model = loaded
+    if model.head is None:
+        with pytest.raises(ValueError, match="head"):
+            backend.draft(backend.open(None), 0, (), 1)
+        return
+    prompt = prompt_of(QUANTUM + 20, seed=9)
+    source = backend.open(None)
+    read(backend, source, prompt[:QUANTUM])
+    mark = backend.mark(source)
+    assert mark is not None
+    fresh, chains = drafted(backend, stream := backend.open(None), prompt, 0)
+    assert fresh == serial(backend, prompt, len(fresh))
+    assert any(chains)
+    backend.close(stream)
+    resumed = backend.open(mark)
+    assert drafted(backend, resumed, prompt, QUANTUM) == (fresh, chains)
