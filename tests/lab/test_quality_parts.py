@@ -12,9 +12,13 @@ from lab_fake import RETRY, SMALL, quick
 from homestretch.lab import parts, quietly
 from homestretch.lab.asking import counts, place_of
 from homestretch.lab.compare import compare
+from homestretch.lab.data.code import CodeTask
+from homestretch.lab.errors import WrongUse
 from homestretch.lab.fake import FakeServer
 from homestretch.lab.fake.behaviour import FakeReply
+from homestretch.lab.graders import lcb
 from homestretch.lab.options import Options, demo, given
+from homestretch.lab.parts.lcb import PART
 from homestretch.lab.progress import Progress
 from homestretch.lab.records import RunFolder, append_lines
 from homestretch.lab.run import Measured, measure
@@ -131,6 +135,42 @@ def test_notes_name_each_busy_sample(tmp_path: Path) -> None:
     append_lines(folder / "quiet.jsonl", samples)
     told = "The busiest other process was sampled every 10 s (5 samples): at most 99.4 % of one core (indexer)."
     assert quietly.notes(RunFolder.open(folder), "gpqa") == [f"{told} Above 25 %: 3 of them (2 of backup, 1 of indexer)."]
+
+
+def test_lengths_beyond_the_window_are_left_out_by_name() -> None:
+    ruler = parts.load("ruler")
+    settings = ruler.settings(Options(data=Path("house"), window=2048))
+    assert settings["lengths"].value == [1024, 2048]
+    assert settings["lengths"].source == "default of the house set; 4096 left out, the window holds 2048 tokens"
+    assert ruler.settings(Options(data=Path("house"), window=8192))["lengths"].value == [1024, 2048, 4096]
+    with pytest.raises(WrongUse, match="the window of 512 tokens holds none of its lengths"):
+        ruler.settings(Options(data=Path("house"), window=512))
+
+
+def test_a_program_that_ran_out_of_time_runs_once_more_on_a_quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, int]] = []
+    outcomes = {
+        ("slow under load", 0): lcb.Judged(verdict="timeout", reason="test 3 of 4: not done in 6 s", passed=2, failed_test=2),
+        ("slow under load", 2): lcb.Judged(verdict="right", passed=4),
+        ("slow", 0): lcb.Judged(verdict="timeout", reason="test 1 of 4: not done in 6 s", failed_test=0),
+        ("wrong", 0): lcb.Judged(verdict="wrong", reason="test 1 of 4: wrong output", failed_test=0),
+    }
+
+    def judge(cage: object, text: str, tests: object, function: str = "", *, begin: int = 0) -> lcb.Judged:
+        calls.append((text, begin))
+        return outcomes[text, begin]
+
+    monkeypatch.setattr("homestretch.lab.graders.lcb.judge", judge)
+    monkeypatch.setattr("homestretch.lab.parts.lcb.wait_for_quiet", lambda: calls.append(("quiet", -1)))
+    texts = ["slow under load", "slow", "wrong"]
+    work = [(CodeTask(row=text, question="", starter="", function="", date="", tests=()), text) for text in texts]
+    judged = PART._judge(None, work)  # type: ignore[arg-type]
+    assert {row: verdict.verdict for row, verdict in judged.items()} == {
+        "slow under load": "right",
+        "slow": "timeout",
+        "wrong": "wrong",
+    }
+    assert calls[3:] == [("quiet", -1), ("slow under load", 2), ("quiet", -1), ("slow", 0)]
 
 
 def test_the_demo_asks_our_own_questions() -> None:

@@ -114,6 +114,7 @@ def fit_window(options: Options, window: Any) -> Options:
     """Default depths are cut to the window, and the contract says so; depths a person gave must fit, or are refused."""
     if not isinstance(window, int):
         return options
+    options = replace(options, window=window)
     for name, reply in (("prefill_depths", 8), ("ctx_depths", options.ctx_max_tokens)):
         if name.split("_")[0] not in options.parts:
             continue

@@ -14,7 +14,8 @@ class Options:
     card: a setup card; base_url: a server that runs already (either, or both: then the card describes and the URL is measured).
     season, thinking, buzzers (seconds, () = the game's own): the gauntlet's. fit_smallest … fit_largest: windows of fit, doubling.
     limit_gib: fit stops before the rise of used memory comes to this (None: what the machine can spare).
-    limits: PART -> answer limit in tokens (`--limit mmlupro=1024`). prompts: a file of task prompts, ours if None.
+    limits: PART -> answer limit in tokens (`--limit mmlupro=1024`).
+    window: what the server says, once it is asked. prompts: a file of task prompts, ours if None.
     """
 
     card: Path | None = None
@@ -67,6 +68,7 @@ class Options:
     profile: str = ""
     given: frozenset[str] = frozenset()
     sources: dict[str, str] = field(default_factory=dict)
+    window: int | None = None
 
     def source(self, name: str) -> str:
         """Where the value of a field came from, in the words of the contract."""

@@ -12,7 +12,7 @@ from homestretch.lab.asking import QuestionPart, counts, notes, numbers_of, plac
 from homestretch.lab.client import try_json
 from homestretch.lab.context import Step
 from homestretch.lab.data import fetch, hotpot, longtext, words
-from homestretch.lab.errors import Undecided
+from homestretch.lab.errors import Undecided, WrongUse
 from homestretch.lab.exchange import Ask
 from homestretch.lab.graders import ruler
 from homestretch.lab.parts import Example, FakeAnswer, NumberSpec
@@ -51,6 +51,7 @@ class Ruler(QuestionPart):
         file = None if house else fetch.bring(self.set_name, where, say=Progress().say)
         depths, each = (HOUSE_DEPTHS, HOUSE_EACH) if house else (DEPTHS, EACH)
         source = f"default of the {'house' if house else 'public'} set"
+        lengths, cut = self._that_fit(depths, options.window)
         name = fetch.HOUSE if file is None else file.name
         origin = "made up by hash" if file is None else file.origin
         return {
@@ -61,7 +62,7 @@ class Ruler(QuestionPart):
             "place": Sourced(
                 value=str(where.resolve() if where.is_dir() else where) if where else "hub", source=options.source("data")
             ),
-            "lengths": Sourced(value=list(depths), source=source),
+            "lengths": Sourced(value=list(lengths), source=source + cut),
             "each": Sourced(value=each, source=source),
             "max_tokens": Sourced(value=options.limits.get("ruler", REPLY_TOKENS), source=source),
             "seed": Sourced(value=options.seed, source=options.source("seed")),
@@ -70,6 +71,17 @@ class Ruler(QuestionPart):
             "grader": Sourced(value=self.grader, source="the part"),
             "generator": Sourced(value=longtext.VERSION, source="the part"),
         }
+
+    def _that_fit(self, depths: tuple[int, ...], window: int | None) -> tuple[tuple[int, ...], str]:
+        """Lengths the window holds, and how to say that some were left out. WrongUse when it holds none."""
+        fit = tuple(depth for depth in depths if window is None or depth <= window)
+        if not fit:
+            raise WrongUse(
+                f"part ruler: the window of {window} tokens holds none of its lengths ({', '.join(map(str, depths))}); "
+                "serve a larger window or leave the part out of --parts"
+            )
+        left_out = ", ".join(str(depth) for depth in depths if depth not in fit)
+        return fit, f"; {left_out} left out, the window holds {window} tokens" if left_out else ""
 
     def hashes(self, options: Options) -> dict[str, str]:
         where = place_of(options)
@@ -150,6 +162,8 @@ class Ruler(QuestionPart):
 
     def notes_from(self, answers: Sequence[Answer], contract: Contract) -> list[str]:
         lines = notes(answers)
+        if "left out" in (source := contract.settings["ruler.lengths"].source):
+            lines.append(f"Lengths in tokens: {source.partition('; ')[2]}.")
         depths = list(dict.fromkeys(answer.detail["depth"] for answer in answers))
         told = []
         for kind in longtext.KINDS:
