@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import struct
 import subprocess
 import sys
 import time
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from homestretch.lab.sandbox import Limits, Sandbox, SandboxFailed, attacks, open_sandbox, run_program
+from homestretch.lab.sandbox import Limits, Sandbox, SandboxFailed, attacks, driver, open_sandbox, run_program
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 MODES = ["bubblewrap", "landlock"]
@@ -188,6 +190,70 @@ def test_two_hundred_hostile_programs_never_hang_the_grader(cage: Sandbox) -> No
     assert time.monotonic() - started < 150
     assert all(outcome.wall_s < 10 for outcome in outcomes)
     assert cage.run("print('still here')").stdout == b"still here\n"
+
+
+HEADERS = {
+    "x86_64": (0, Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")),
+    "aarch64": (1, Path("/usr/include/asm-generic/unistd.h")),
+}
+NEWER_THAN_MANY_HEADERS = {"fchmodat2", "setxattrat", "removexattrat", "file_setattr", "open_tree_attr"}
+
+
+@pytest.mark.parametrize("machine", HEADERS)
+def test_numbers_of_system_calls_are_the_kernel_s(machine: str) -> None:
+    column, header = HEADERS[machine]
+    if not header.exists():
+        pytest.skip(f"needs {header}, of the package linux-libc-dev")
+    found = re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)$", header.read_text(), re.MULTILINE)
+    numbers = {name: int(number) for name, number in found}
+    for name, pair in driver.CALLS.items():
+        if name in numbers or name not in NEWER_THAN_MANY_HEADERS:
+            assert pair[column] == numbers.get(name), name
+
+
+def judged(program: bytes, arch: int, number: int, *arguments: int) -> str:
+    """What the filter does with a system call: a small interpreter of the five instructions it is made of."""
+    data = struct.pack("<IIQ6Q", number, arch, 0, *[*arguments, 0, 0, 0, 0, 0, 0][:6])
+    lines = [struct.unpack_from("<HBBI", program, at) for at in range(0, len(program), 8)]
+    at, held = 0, 0
+    while True:
+        code, yes, no, value = lines[at]
+        at += 1
+        if code == 0x20:
+            held = struct.unpack_from("<I", data, value)[0]
+        elif code == 0x06:
+            return {0x7FFF0000: "allowed", 0x80000000: "killed", 0x00050001: "refused", 0x00050026: "no such call"}[value]
+        else:
+            holds = {0x15: held == value, 0x35: held >= value, 0x45: bool(held & value)}[code]
+            at += yes if holds else no
+
+
+@pytest.mark.parametrize(("machine", "arch", "other"), [("x86_64", 0xC000003E, 0xC00000B7), ("aarch64", 0xC00000B7, 0xC000003E)])
+def test_the_filter_refuses_what_it_names_and_nothing_else(machine: str, arch: int, other: int) -> None:
+    column = HEADERS[machine][0]
+    program = driver.seccomp_program(machine, pid=77, signals_scoped=False)
+    alone = {"kill", "tkill", "tgkill", "prlimit64", "fchmod", "clone", "clone3"}
+    named = {pair[column]: name for name, pair in driver.CALLS.items() if pair[column] is not None}
+    for number in range(500):
+        if named.get(number) not in alone:
+            assert judged(program, arch, number) == ("refused" if number in named else "allowed"), named.get(number, number)
+    call = {name: pair[column] or 0 for name, pair in driver.CALLS.items()}
+    assert [judged(program, arch, call["kill"], pid) for pid in (0, 77, 78, 2**32 - 1)] == [
+        "allowed",
+        "allowed",
+        "refused",
+        "refused",
+    ]
+    assert [judged(program, arch, call["prlimit64"], pid) for pid in (0, 77, 1)] == ["allowed", "allowed", "refused"]
+    assert [judged(program, arch, call["fchmod"], 3, mode) for mode in (0o644, 0o4755, 0o2755)] == ["allowed", "refused", "refused"]
+    assert judged(program, arch, call["clone"], 0x11) == "allowed"
+    assert judged(program, arch, call["clone"], 0x10000000) == "refused"
+    assert judged(program, arch, call["clone3"]) == "no such call"
+    assert judged(program, other, 0) == "killed"
+    scoped = driver.seccomp_program(machine, pid=77, signals_scoped=True)
+    assert judged(scoped, arch, call["kill"], 78) == "allowed"
+    if machine == "x86_64":
+        assert judged(program, arch, 0x40000000 + 41) == "refused"
 
 
 def test_no_cage_is_a_refusal_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,7 @@ CALLS: dict[str, tuple[int | None, int | None]] = {
     "fchownat": (260, 54), "utime": (132, None), "utimes": (235, None), "futimesat": (261, None), "utimensat": (280, 88),
     "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7), "removexattr": (197, 14), "lremovexattr": (198, 15),
     "fremovexattr": (199, 16), "setxattrat": (463, 463), "removexattrat": (466, 466), "truncate": (76, 45),
+    "file_setattr": (469, 469), "open_tree_attr": (467, 467),
     "setpriority": (141, 140), "ioprio_set": (251, 30), "sched_setaffinity": (203, 122), "sched_setscheduler": (144, 119),
     "sched_setparam": (142, 118), "sched_setattr": (314, 274), "migrate_pages": (256, 238), "move_pages": (279, 239),
     # Memory that no limit counts.
