@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import Talk, talking
+from serving import Talk, reading, talking
 
 from homestretch.engine.server.openapi import document
 
@@ -572,3 +572,21 @@ def test_streams_have_the_shape_that_the_seam_records(talk: Talk) -> None:
         assert shape(live[-1]) == shape(events[-1])
         checked += 1
     assert checked == len(recorded)
+
+
+def test_what_a_silent_request_gets() -> None:
+    """The option of serve, else the model's generation_config.json (temperature 1, top-p 0.95), else nothing is cut."""
+    plain = reading().options.defaults
+    assert (plain.temperature, plain.top_p, plain.top_k, plain.min_p) == (1.0, 0.95, 0, 0.0)
+    with talking(temperature=0.0, top_p=0.5, max_tokens=7, thinking=False, seed=5) as made:
+        defaults = made.read.options.defaults
+        assert (defaults.temperature, defaults.top_p, defaults.max_tokens) == (0.0, 0.5, 7)
+        made.speaker.line = ()
+        _, silent = made.chat()
+        _, spoken = made.chat(temperature=0, seed=9, max_tokens=7, chat_template_kwargs=OFF)
+        assert silent["usage"]["completion_tokens"] <= 7
+        assert silent["token_sha"] == spoken["token_sha"]
+        made.says("no thoughts", **OFF)
+        assert made.chat()[1]["choices"][0]["message"] == {"role": "assistant", "content": "no thoughts"}
+        _, on = made.chat(chat_template_kwargs={"enable_thinking": True}, max_tokens=3)
+        assert "reasoning_content" in on["choices"][0]["message"]
