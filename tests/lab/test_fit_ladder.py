@@ -207,7 +207,7 @@ def test_mapped_files_show_in_the_tree_and_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("--refuse-at", "1024"), "ended with exit code 3 before it was ready"),
+        (("--refuse-at", "1024"), "ended with exit code 3 before it was ready: window 1024 does not fit: 3.2 GiB more are needed"),
         (("--die-at", "1024"), "error"),
     ],
 )

@@ -50,10 +50,10 @@ def trusted(source: str, stdin: str) -> Outcome:
 
 
 def test_two_processes_two_orders_the_same_bytes() -> None:
-    one = made_in_a_process("ferry,painter,seating,snake", list(SEASONS), "0")
-    two = made_in_a_process("snake,seating,ferry,painter", list(reversed(SEASONS)), "4711")
+    """This process makes them in the course's order; another one, hashing otherwise, backwards and task by task the other way."""
+    other = made_in_a_process("snake,seating,ferry,painter", list(reversed(SEASONS)), "4711")
     here = {str(number): season(number).sha256() for number in SEASONS}
-    assert one == two == here
+    assert other == here
     assert len(set(here.values())) == len(SEASONS)
 
 

@@ -125,7 +125,7 @@ class Ladder:
                 answer = self._ask(target, size, tokens, disturbance)
                 reason = answer.wrong
             except (ServerFailed, Undecided) as error:
-                reason = str(error)
+                reason = shortened(str(error))
             finally:
                 watch.stop()
                 log_tail = "\n".join(self.server.log_text().splitlines()[-LOG_LINES:]) if reason or watch.stopped else ""
@@ -235,6 +235,12 @@ def seen(one: Try, watch: Watch) -> Try:
         gpu=watch.gpu_peak,
         intruders=[Foreign(name=who.name, pid=who.pid, bytes=who.bytes) for who in watch.intruders(WORTH_NAMING)],
     )
+
+
+def shortened(reason: str) -> str:
+    """First and last line of a reason that carries a log's end; the whole end is kept beside it."""
+    lines = [line.strip() for line in reason.splitlines() if line.strip()]
+    return lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
 
 
 def wrong_answer(outcome: Outcome, prompt: int, limit: int) -> str:

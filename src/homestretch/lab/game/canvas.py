@@ -106,6 +106,29 @@ class Canvas:
         ]
 
 
+def act(canvas: Canvas, word: str, rest: Sequence[str]) -> None:
+    """One command other than UNDO."""
+    match word, rest:
+        case "DOT", (x, y, colour):
+            canvas.dot(int(x), int(y), colour)
+        case "LINE", (x1, y1, x2, y2, colour):
+            canvas.line(int(x1), int(y1), int(x2), int(y2), colour)
+        case "RECT", (x1, y1, x2, y2, colour):
+            canvas.rect(int(x1), int(y1), int(x2), int(y2), colour)
+        case "FILL", (x, y, colour):
+            canvas.fill(int(x), int(y), colour)
+        case "SWAP", (a, b):
+            canvas.swap(a, b)
+        case "SHIFT", (right, down):
+            canvas.shift(int(right), int(down))
+        case "MIRROR", ():
+            canvas.mirror()
+        case "TURN", ():
+            canvas.turn()
+        case _:
+            raise ValueError(f"no such command: {word} {' '.join(rest)}")
+
+
 def paint(rules: Rules, width: int, height: int, commands: Sequence[str]) -> list[str]:
     """The rows of the canvas after all commands."""
     canvas = Canvas.empty(rules, width, height)
@@ -117,10 +140,7 @@ def paint(rules: Rules, width: int, height: int, commands: Sequence[str]) -> lis
                 canvas.cells = before.pop()
             continue
         old = [row[:] for row in canvas.cells]
-        numbers = [int(text) for text in rest if text.lstrip("-").isdigit()]
-        letters = [text for text in rest if not text.lstrip("-").isdigit()]
-        {"DOT": canvas.dot, "LINE": canvas.line, "RECT": canvas.rect, "FILL": canvas.fill, "SWAP": canvas.swap,
-         "MIRROR": canvas.mirror, "TURN": canvas.turn, "SHIFT": canvas.shift}[word](*numbers, *letters)  # type: ignore[operator]  # fmt: skip
+        act(canvas, word, rest)
         if rules.idle_counts or canvas.cells != old:
             before.append(old)
     return ["".join(row) for row in canvas.cells]

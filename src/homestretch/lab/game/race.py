@@ -15,7 +15,7 @@ from homestretch.lab.exchange import read_reply
 from homestretch.lab.game import files
 from homestretch.lab.game.course import COURSE_MS, RANGE_MS, RANGES, Range, seconds
 from homestretch.lab.game.files import Event, Exchange, Lane, Race, RangeResult
-from homestretch.lab.game.judge import faults, ranged, total
+from homestretch.lab.game.judge import faults, judge, ranged, total
 from homestretch.lab.game.seasons import season
 from homestretch.lab.game.tasks import Run, find
 from homestretch.lab.types import Record
@@ -173,8 +173,6 @@ def void_interrupted(folder: Path, run: Run) -> Race | None:
         cut = Exchange(range=at.number, task=at.task, sent_at=utc(), request={}, ended="error", error=error, thinking_ms=0)
         with path.open("ab") as file:
             file.write(files.line(cut))
-    from homestretch.lab.game.judge import judge
-
     race = judge(lane, files.read_lines(path, Exchange), run)
     (folder / "result.json").write_bytes(files.encode(race))
     (folder / "verify.txt").write_text(verified(folder, run), encoding="utf-8")

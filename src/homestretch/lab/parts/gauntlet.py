@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from homestretch import __version__
@@ -120,8 +121,6 @@ class Gauntlet(Part):
 
     def example(self) -> Example:
         targets = season(7).tasks["ferry"].targets
-        import json
-
         plans = json.dumps({str(number): target["plan"] for number, target in enumerate(targets, 1)})
         return Example(
             options={"parts": ("gauntlet",), "season": 7},

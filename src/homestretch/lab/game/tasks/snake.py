@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +45,7 @@ def field(draws: Draws, shape: Shape) -> dict[str, Any] | None:
     cells = [(x, y) for y in range(height) for x in range(width)]
     walls = set(draws.some(cells, len(cells) * shape.walls_pct // 100))
     body = [draws.pick([cell for cell in cells if cell not in walls])]
-    frame = Game(width, height, shape.wraps, shape.grow, frozenset(walls), body=_deque(body), foods=[])
+    frame = Game(width, height, shape.wraps, shape.grow, frozenset(walls), body=deque(body), foods=[])
     while len(body) < shape.length:
         ahead = [cell for way in WAYS if (cell := frame.beside(body[-1], way)) is not None and cell not in body]
         if not ahead:
@@ -75,12 +76,6 @@ def field(draws: Draws, shape: Shape) -> dict[str, Any] | None:
         "snake": [[x, y] for x, y in body],
         "foods": [[x, y] for x, y in foods],
     }
-
-
-def _deque(body: list[tuple[int, int]]) -> Any:
-    from collections import deque
-
-    return deque(body)
 
 
 def drawn_board(draws: Draws, shape: Shape) -> dict[str, Any]:
