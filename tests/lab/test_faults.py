@@ -168,6 +168,15 @@ def test_a_server_on_another_machine_is_unguarded(url: str, tmp_path: Path, monk
     assert "server_unguarded" in done.result.numbers["decode.tokens_per_s"].doubts
 
 
+def test_a_server_whose_process_is_hidden_is_measured_without_a_guard(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("homestretch.lab.machine.listener", lambda port: None)
+    done = run(url, tmp_path / "run", "decode", model="few", runs=1, allow_load=False)
+    assert state(done, "decode") == "done"
+    assert "cannot be seen from this account" in done.result.doubts["server_unguarded"][0]
+
+
 def test_a_second_lab_may_not_write_to_the_same_run(url: str, tmp_path: Path) -> None:
     done = run(url, tmp_path / "run", "decode", model="few", runs=1)
     with RunFolder.open(done.folder).held(), pytest.raises(WrongUse, match="another lab"):

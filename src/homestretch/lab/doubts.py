@@ -70,8 +70,8 @@ DOUBTS: dict[str, Doubt] = {
     ),
     "server_unguarded": Doubt(
         refuses=False,
-        meaning="The server runs on another machine, where the lab sees no foreign load.",
-        hint="Run the lab on the machine that serves.",
+        meaning="Foreign load beside the server was not judged: it runs on another machine, or its process is hidden from this account.",
+        hint="Run the lab on the machine that serves, under the server's account.",
     ),
     "ended_early": Doubt(
         refuses=True,

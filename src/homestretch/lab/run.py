@@ -52,6 +52,15 @@ class Served:
     log: Path | None
     pids: list[int]
 
+    @property
+    def guarded(self) -> Sourced:
+        """Whether foreign load can be told from the server's own, and why."""
+        if not self.target.local():
+            return Sourced(value=False, source="the address: another machine")
+        if not self.pids:
+            return Sourced(value=False, source="the process that listens on its port cannot be seen from this account")
+        return Sourced(value=True, source="the process that listens on its port, and all below it")
+
 
 def measure(options: Options, *, progress: Progress | None = None, retry: Retry | None = None) -> Measured:
     """Measure what the options say into `options.output`.
@@ -72,7 +81,8 @@ def measure(options: Options, *, progress: Progress | None = None, retry: Retry 
         say = stack.enter_context(progress or Progress())
         served = stack.enter_context(_serve(options, card, folder, say))
         _check_instrument(folder, say)
-        guard = stack.enter_context(Guard(folder.path, lab_pid=os.getpid(), allow_load=options.allow_load))
+        unseen = served.target.local() and not served.guarded.value  # its own load would be taken for foreign
+        guard = stack.enter_context(Guard(folder.path, lab_pid=os.getpid(), allow_load=options.allow_load or unseen))
         guard.server(served.pids)
         tokens = _tokens(options, card, served)
         make = _Maker(folder=folder, served=served, tokens=tokens, guard=guard, say=say, retry=retry or Retry(), options=options)
@@ -254,10 +264,7 @@ class _Maker:
         settings = contracts.server_settings(options, card, facts)
         options = self.options = contracts.fit_window(options, settings["server.window"].value)
         settings |= contracts.request_settings(options, card, served.kind)
-        guarded = served.target.local()
-        settings["server.guarded"] = Sourced(
-            value=guarded, source="the address: this machine" if guarded else "the address: another machine"
-        )
+        settings["server.guarded"] = served.guarded
         of_parts, hashes = contracts.part_settings(options)
         command = served.managed.command if served.managed else []
         hashes |= contracts.file_hashes(options, card, command, self.say.say)

@@ -56,7 +56,7 @@ def of_requests(run: RunFolder, part: str, records: Sequence[RequestRecord]) -> 
     if setting(contract, "prompt.tokenizer") == "usage" and part in ("prefill", "ctx"):
         add("tokenizer_guessed", f"{part}: prompt lengths were found through usage")
     if setting(contract, "server.guarded") is False:
-        add("server_unguarded", "the server runs on another machine")
+        add("server_unguarded", f"foreign load beside the server was not judged; {contract.settings['server.guarded'].source}")
     unknown = [name for name in ("server.window", "server.slots", "server.version") if setting(contract, name) in (None, "")]
     if not any(name.startswith("sampling.") for name in contract.settings):
         unknown.append("sampling")
