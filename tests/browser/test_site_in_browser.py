@@ -112,14 +112,16 @@ def test_sorting_search_and_comparison(browser: Any, site_folder: Path) -> None:
     page.goto((site_folder / PAGES["class"]).as_uri())
 
     def column(at: int) -> list[float]:
-        texts = page.locator(f"table.ranked tbody tr td:nth-child({at})").all_inner_texts()
+        texts = page.locator(f"table.sortable tbody tr td:nth-child({at})").all_inner_texts()
         return [float(text.replace(",", "")) for text in texts if text != "—"]
 
     decode = column(3)
     assert decode == sorted(decode, reverse=True)
-    page.locator("table.ranked thead button").nth(2).click()
-    page.locator("table.ranked thead button").nth(2).click()
+    page.locator("table.sortable thead button").nth(2).click()
     assert column(3) == sorted(decode)
+    assert page.locator("th[aria-sort=ascending]").count() == 1
+    page.locator("table.sortable thead button").nth(2).click()
+    assert column(3) == decode
     page.goto((site_folder / PAGES["home"]).as_uri())
     page.fill("#q", "tensorfold")
     assert page.locator("table.searchable tbody tr:visible").count() == 1
