@@ -93,7 +93,8 @@ def backend(request: pytest.FixtureRequest, folder: Path) -> Any:
 
 @contextmanager
 def serving(backend: Any, **changes: Any) -> Iterator[Core]:
-    values: dict[str, Any] = {"window": 4096, "streams": 8, "piece_s": 0.01, "prompt_cache_bytes": 0, **changes}
+    # Time stands still, so that costs stay what the backend says.
+    values: dict[str, Any] = {"window": 4096, "streams": 8, "prompt_cache_bytes": 0, "clock": lambda: 0.0, **changes}
     core = Core(lambda: (backend, Options(**values), True))
     core.start()
     try:
