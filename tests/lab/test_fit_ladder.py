@@ -179,6 +179,9 @@ def test_what_disturbs_a_try() -> None:
     assert "browser changed by +40 MiB" in ladder.disturbed(tried(peak=2 * GIB, tree=GIB, intruders=[browser]))
     assert ladder.disturbed(tried(peak=11 * GIB, tree=10 * GIB, intruders=[browser])) == "", "under 3 % of the rise"
     assert "102 MiB below what the server itself held" in ladder.disturbed(tried(peak=2 * GIB - 102 * MIB, tree=GIB))
+    assert ladder.disturbed(tried(peak=3 * GIB, tree=GIB)) == "", "an accelerator may hold the rest"
+    assert "1024 MiB above what the server" in ladder.disturbed(tried(peak=3 * GIB, tree=GIB, own_only=True))
+    assert ladder.disturbed(tried(peak=2 * GIB + 140 * MIB, tree=GIB, own_only=True)) == "", "within 15 %"
     assert ladder.disturbed(tried(peak=2 * GIB, tree=3 * GIB, tree_file=2 * GIB)) == "", "mapped files are not in the rise"
 
 

@@ -27,7 +27,8 @@ class Try(Record, frozen=True, kw_only=True, omit_defaults=False):
     """One start of the server with one window. Bytes throughout; used: [seconds, largest MemTotal − MemAvailable of a half second].
 
     idle: stable value before the start; waited_s: how long it took to be stable. tree: the server's own memory (PSS) at its
-    largest, tree_file: mapped files in it, mapped: which ones. discarded: why the try does not count though the model answered.
+    largest, tree_file: mapped files in it, mapped: which ones. own_only: no accelerator is known here, so that nothing but
+    processes can hold what the server takes. discarded: why the try does not count though the model answered.
     """
 
     size: int
@@ -47,6 +48,7 @@ class Try(Record, frozen=True, kw_only=True, omit_defaults=False):
     tree_file: int = 0
     mapped: dict[str, int] = msgspec.field(default_factory=dict)
     gpu: int | None = None
+    own_only: bool = False
     intruders: list[Foreign] = msgspec.field(default_factory=list)
     ready_s: float = 0.0
     notes: list[str] = msgspec.field(default_factory=list)

@@ -131,6 +131,8 @@ class Ladder:
                 log_tail = "\n".join(self.server.log_text().splitlines()[-LOG_LINES:]) if reason or watch.stopped else ""
                 self.server.stop()
         self._before = dict(watch.tree)
+        if watch.longest_gap_s > 0.1:
+            notes.append(f"The machine was so busy that memory was sampled with gaps of up to {watch.longest_gap_s:.2f} s.")
         if watch.mapped:
             held = ", ".join(f"{name} {held / GIB:.2f} GiB" for name, held in list(watch.mapped.items())[:4])
             notes.append(f"Mapped files, which the rise of used memory does not count: {held}.")
@@ -233,6 +235,7 @@ def seen(one: Try, watch: Watch) -> Try:
         tree_file=watch.tree_file,
         mapped=dict(watch.mapped),
         gpu=watch.gpu_peak,
+        own_only=not memory.accelerated(),
         intruders=[Foreign(name=who.name, pid=who.pid, bytes=who.bytes) for who in watch.intruders(WORTH_NAMING)],
     )
 
@@ -279,13 +282,20 @@ def measure(context: Context, counter: tokenizing.TokenCounter) -> Callable[[str
 def disturbed(one: Try) -> str:
     """Why other programs make the rise doubtful: together they moved over 3 % of it, at least 32 MiB. "" when they did not.
 
-    A rise below what the server holds without mapped files also tells of memory that somebody gave back, seen or unseen.
+    A rise far from what the server itself holds tells the same of programs that came and went unseen: below it without mapped
+    files, or (where no accelerator can hold more) above it by over 15 %, at least 100 MiB.
     """
     moved = sum(abs(who.bytes) for who in one.intruders)
     least = max(WORTH_NAMING, one.rise * DISTURBED_PCT // 100)
     if moved < least:
-        short = one.tree - one.tree_file - one.rise
-        return f"memory_intruder: the rise is {short / MIB:.0f} MiB below what the server itself held" if short >= least else ""
+        short, over = one.tree - one.tree_file - one.rise, one.rise - one.tree
+        if short >= least:
+            return f"memory_intruder: the rise is {short / MIB:.0f} MiB below what the server itself held"
+        if one.own_only and over > max(100 * MIB, one.tree * 15 // 100):
+            return (
+                f"memory_intruder: the rise is {over / MIB:.0f} MiB above what the server itself held, and no accelerator is known"
+            )
+        return ""
     first = one.intruders[0]
     others = f", {len(one.intruders)} programs {moved / MIB:.0f} MiB together" if len(one.intruders) > 1 else ""
     return f"memory_intruder: {first.name} changed by {first.bytes / MIB:+.0f} MiB{others}"

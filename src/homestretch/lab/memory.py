@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import statistics
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -191,6 +192,9 @@ class Watch:
             thread.join()
 
     def _sample(self) -> None:
+        if sys.platform == "linux":
+            with contextlib.suppress(OSError):  # where the account may, so that a busy machine does not delay samples
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -5)
         began = last = time.monotonic()
         while not self._ended.is_set():
             now = time.monotonic()
@@ -265,6 +269,12 @@ class Watch:
             if abs(change) >= least:
                 found.append(Intruder(name=self._names.get(pid, f"process {pid}"), pid=pid, bytes=change))
         return sorted(found, key=lambda intruder: -abs(intruder.bytes))
+
+
+def accelerated() -> bool:
+    """Whether an accelerator is known here whose memory may be outside every process's own."""
+    devices = (Path("/dev/kfd"), Path("/dev/dri"), Path("/dev/nvidia0"), Path("/dev/accel"))
+    return sys.platform != "linux" or any(path.exists() for path in devices) or bool(machine.graphics())
 
 
 def still_alive(tree: dict[int, float]) -> list[int]:
