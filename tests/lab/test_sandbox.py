@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -139,13 +140,17 @@ def test_a_full_folder_stops_the_program(cage: Sandbox) -> None:
     assert outcome.wall_s < 25
 
 
-def test_files_lie_beside_the_program_and_cannot_be_changed(cage: Sandbox) -> None:
-    code = "import sys\npath = sys.argv[1] + '/data'\nprint(open(path).read())\nopen(path, 'w')"
-    outcome = cage.run(code, files={"data": b"given"}, arguments=["{files}"])
-    assert outcome.stdout == b"given\n"
-    assert b"Error" in outcome.stderr
-    with pytest.raises(SandboxFailed, match="plain name"):
-        cage.run("", files={"../x": b""})
+OWN_FILE = """
+for path in ("/program/program.py", "../program/program.py"):
+    try:
+        open(path, "a")
+    except OSError:
+        print("no")
+"""
+
+
+def test_a_program_cannot_change_its_own_file(cage: Sandbox) -> None:
+    assert cage.run(OWN_FILE).stdout == b"no\nno\n"
 
 
 FORGED_STATUS = """import os
@@ -185,7 +190,8 @@ HOSTILE = [
 def test_two_hundred_hostile_programs_never_hang_the_grader(cage: Sandbox) -> None:
     limits = Limits(wall_s=0.15, memory_bytes=256 * 2**20, output_bytes=2**18, processes=16)
     started = time.monotonic()
-    outcomes = cage.run_each([(code, "x" * 100_000) for code in HOSTILE * 10][:200], limits, at_once=4)
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        outcomes = list(pool.map(lambda code: cage.run(code, "x" * 100_000, limits), (HOSTILE * 10)[:200]))
     assert len(outcomes) == 200
     assert time.monotonic() - started < 150
     assert all(outcome.wall_s < 10 for outcome in outcomes)

@@ -11,8 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -65,33 +64,14 @@ class Sandbox:
             "attacks": {verdict.attack: "held" if verdict.held else verdict.evidence for verdict in self.attacks},
         }
 
-    def run(
-        self,
-        code: str,
-        stdin: bytes | str = b"",
-        limits: Limits | None = None,
-        *,
-        files: Mapping[str, bytes] | None = None,
-        arguments: Sequence[str] = (),
-    ) -> Outcome:
-        """Runs `code` as `__main__` with `stdin` on a real pipe. files: read-only beside the program, under the folder that is
-        `sys.argv`'s first argument "{files}" when asked for. Raises SandboxFailed when the cage, not the program, is at fault."""
-        return self._run(code, stdin, limits or Limits(), files or {}, arguments)[0]
+    def run(self, code: str, stdin: bytes | str = b"", limits: Limits | None = None) -> Outcome:
+        """Runs `code` as `__main__` with `stdin` on a real pipe. SandboxFailed when the cage, not the program, is at fault."""
+        return self._run(code, stdin, limits or Limits())[0]
 
-    def run_each(self, jobs: Iterable[tuple[str, bytes | str]], limits: Limits | None = None, *, at_once: int = 1) -> list[Outcome]:
-        """Many (code, stdin) in order of the jobs, `at_once` of them beside each other."""
-        with ThreadPoolExecutor(max_workers=at_once) as pool:
-            return list(pool.map(lambda job: self.run(job[0], job[1], limits), jobs))
-
-    def _run(
-        self, code: str, stdin: bytes | str, limits: Limits, files: Mapping[str, bytes], arguments: Sequence[str]
-    ) -> tuple[Outcome, dict[str, Any]]:
+    def _run(self, code: str, stdin: bytes | str, limits: Limits) -> tuple[Outcome, dict[str, Any]]:
         with _folder() as folder:
             (folder / "program").mkdir(mode=0o755)
-            for name, data in {**files, "program.py": code.encode("utf-8", "replace")}.items():
-                if "/" in name or name.startswith("."):
-                    raise SandboxFailed(f"A file beside a program needs a plain name, not {name!r}.")
-                (folder / "program" / name).write_bytes(data)
+            (folder / "program" / "program.py").write_bytes(code.encode("utf-8", "replace"))
             scratch = folder / "scratch"
             scratch.mkdir(mode=0o700)
             uid = next(cages.UIDS) if os.getuid() == 0 and self.mode != "none" else None
@@ -102,7 +82,7 @@ class Sandbox:
             read_end, write_end = os.pipe()
             told = cages.settings(
                 self.mode, limits=limits, program=f"{inside}/program.py", scratch=str(scratch), python=self.python,
-                arguments=[text.replace("{files}", inside) for text in arguments], uid=uid, status_fd=write_end,
+                uid=uid, status_fd=write_end,
             )  # fmt: skip
             inner = [self.python.path, "-I", "-B", "/sandbox/driver.py" if caged else str(cages.DRIVER), told]
             argv = cages.bubblewrap_argv(inner, folder=folder / "program", python=self.python, limits=limits) if caged else inner
@@ -154,7 +134,7 @@ def _probe(mode: Mode) -> Sandbox:
     if mode == "bubblewrap" and shutil.which("bwrap") is None:
         raise SandboxFailed("`bwrap` is not installed.")
     candidate = Sandbox(mode=mode, python=cages.interpreter(mode))
-    outcome, applied = candidate._run("print(6 * 7)", b"", Limits(), {}, ())
+    outcome, applied = candidate._run("print(6 * 7)", b"", Limits())
     if outcome.stdout != b"42\n":
         raise SandboxFailed(f"a trial program printed {outcome.stdout!r}: {outcome.stderr.decode(errors='replace')[-300:]}")
     return Sandbox(mode=mode, python=candidate.python, applied=applied)

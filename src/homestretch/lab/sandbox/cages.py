@@ -64,7 +64,6 @@ def settings(
     program: str,
     scratch: str,
     python: Interpreter,
-    arguments: Sequence[str],
     uid: int | None,
     status_fd: int,
 ) -> str:
@@ -75,7 +74,6 @@ def settings(
             "uid": uid,
             "parent": os.getpid(),
             "program": program,
-            "arguments": list(arguments),
             "status_fd": status_fd,
             "readable": sorted(
                 {"/usr", *TOP_FOLDERS, "/etc/ld.so.cache", "/etc/localtime", python.prefix, str(Path(program).parent)}

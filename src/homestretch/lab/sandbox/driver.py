@@ -235,7 +235,7 @@ def main() -> types.CodeType:
     program = types.ModuleType("__main__")
     program.__dict__["__file__"] = "program.py"
     program.__dict__["__builtins__"] = __builtins__
-    sys.argv = ["program.py", *settings["arguments"]]
+    sys.argv = ["program.py"]
     sys.modules["__main__"] = program
     sys.excepthook = say_without_driver
     json.dump(applied, report)
