@@ -70,7 +70,7 @@ DOUBTS: dict[str, Doubt] = {
     ),
     "server_unguarded": Doubt(
         refuses=False,
-        meaning="Foreign load beside the server was not judged: it runs on another machine, or its process is hidden from this account.",
+        meaning="Foreign load beside the server was not judged: another machine, or a process hidden from this account.",
         hint="Run the lab on the machine that serves, under the server's account.",
     ),
     "ended_early": Doubt(
