@@ -14,7 +14,9 @@ import pagefiles
 import pagerest
 import pagerun
 import pytest
+from typer.testing import CliRunner
 
+from homestretch.cli import build
 from homestretch.lab import check, site
 from homestretch.lab.publish import Filter
 
@@ -308,3 +310,19 @@ def test_a_held_back_file_is_said_not_failed(setup_folder: Path, tmp_path: Path)
     unseen = {row.name for row in report.rows if row.outcome == "cannot be recounted"}
     assert {"decode.words_per_s", "decode.characters_per_s", "decode.words_500_s", "file replies-decode.jsonl"} <= unseen
     assert "decode.tokens_per_s" not in unseen
+
+
+def test_the_command_prints_a_table_and_a_report(setup_folder: Path, tmp_path: Path) -> None:
+    run = setup_folder / "runs" / SPEED
+    shown = CliRunner().invoke(build(), ["check", str(run), "--json", "--report", str(tmp_path / "report.json")])
+    assert shown.exit_code == 0
+    assert "decode.tokens_per_s" in shown.output
+    assert json.loads(shown.output.splitlines()[-1])["passed"] is True
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["passed"] is True
+    assert {"name": "decode.tokens_per_s", "page": "141.9", "recount": "141.9"}.items() <= next(
+        row for row in report["rows"] if row["name"] == "decode.tokens_per_s"
+    ).items()
+    refused = CliRunner().invoke(build(), ["check", str(tmp_path)])
+    assert refused.exit_code == 2
+    assert "is neither a run folder" in refused.output

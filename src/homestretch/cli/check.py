@@ -13,7 +13,9 @@ def check(
     target: Annotated[Path, typer.Argument(help="A run folder, or a built site.")],
     signers: Annotated[Path | None, typer.Option(help="An ssh `allowed_signers` file to verify signatures with.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write the report as JSON here.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="List the points that agree too.")] = False,
+    every: Annotated[
+        bool | None, typer.Option("--all/--differences", help="List every point, or only those that do not agree; a run: all.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON line last on stdout.")] = False,
 ) -> None:
     """Recount. Exit code 0 when nothing differs, 1 when something does."""
@@ -34,7 +36,7 @@ def check(
         typer.echo(f"check: {error}", err=True)
         raise typer.Exit(error.exit_code) from None
     for found in reports:
-        table(found, every)
+        table(found, every if every is not None else len(reports) == 1, as_json)
     if report is not None:
         report.write_bytes(msgspec.json.format(msgspec.json.encode(reports if len(reports) > 1 else reports[0]), indent=1) + b"\n")
     passed = all(found.passed for found in reports)
@@ -47,8 +49,8 @@ def check(
     raise typer.Exit(0 if passed else 1)
 
 
-def table(found: object, every: bool) -> None:
-    """The report as a table on stdout: differences first."""
+def table(found: object, every: bool, aside: bool) -> None:
+    """The report as a table, differences first; on stderr (aside) where stdout is for JSON."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -60,7 +62,7 @@ def table(found: object, every: bool) -> None:
     order = {"differs": 0, "cannot be recounted": 1, "recounted": 2}
     rows = [row for row in sorted(found.rows, key=lambda row: order[row.outcome]) if every or row.outcome != "recounted"]
     counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(found.counts().items(), key=lambda item: order[item[0]]))
-    console = Console()
+    console = Console(stderr=aside, width=None if sys.stdout.isatty() else 200)
     signed = f"; {found.signature}" if found.signature else ""
     console.print(
         f"[bold]{escape(found.run)}[/bold]: {'passed' if found.passed else 'FAILED'} "

@@ -60,6 +60,7 @@ def home(place: Place, lines: list[Line], refused: list[str]) -> None:
             "engine": line.engine,
             "machine": line.machine,
             "author": line.author,
+            "model": "" if line.model in line.title else line.model,
             "decode": line.shown("decode.tokens_per_s"),
             "quality": quality_text(line),
             "gb": line.gb,

@@ -160,6 +160,18 @@ def instrument(run: Run) -> str:
     )
 
 
+def recipe(setup: LoadedSetup) -> str:
+    """Whose recipe the server was started by, and how many differences from it the card names."""
+    found = setup.card.recipe
+    if found is None:
+        return ""
+    whose = f"{found.author}’s recipe" if found.author else "the recipe"
+    where = f" ({found.path})" if found.path else ""
+    count = len(setup.card.differences)
+    told = f"; the card names {several(count, 'difference')} from it" if count else "; the card names no difference from it"
+    return f"The server was started by {whose}{where}{told}."
+
+
 def machines(setup: LoadedSetup) -> str:
     """Which machine ran what, when the runs name their machines."""
     groups: dict[str, list[str]] = {}

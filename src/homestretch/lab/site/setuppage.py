@@ -21,7 +21,7 @@ from homestretch.lab.site.quality import Row, quality
 from homestretch.lab.site.race import Standing, race
 from homestretch.lab.site.rawpages import RawFile
 from homestretch.lab.site.speed import Speed, speed
-from homestretch.lab.site.start import commands, start
+from homestretch.lab.site.start import commands, engine_text, start
 from homestretch.lab.site.verdict import Verdict
 from homestretch.lab.site.words import several
 from homestretch.lab.types import UnusedRun
@@ -222,9 +222,6 @@ def render(
         if present
     ]
     card = setup.card
-    engine = f"{card.engine.name} {card.engine.version}".strip()
-    artifact = f" {card.engine.artifact}" if card.engine.artifact else ""
-    digest = f" (sha256 {card.engine.sha256})" if card.engine.sha256 else ""
     about = {run.name: run.date for run in setup.runs()}
     write(
         place,
@@ -233,9 +230,13 @@ def render(
         root=ROOT,
         card=card,
         date=setup.date,
-        engine_line=f"{engine}{artifact}{digest}",
+        engine_line=engine_text(setup),
         verdict=verdict,
         signed=signed,
+        reports=[
+            {"run": safe(run, place.what), "href": f"{ROOT}raw/v2/{setup.slug}/{safe(run, place.what)}/check.json"}
+            for run in dict.fromkeys(row.run for row in verdict.rows)
+        ],
         problems=list(setup.problems),
         sections=sections,
         speed=found,
@@ -245,6 +246,7 @@ def render(
         race=game,
         start=start(setup),
         machines=sentences.machines(setup),
+        recipe=sentences.recipe(setup),
         unused=[
             {"text": sentences.unused(setup, entries, run), "files": unused_files(raw, run)}
             for entries, run in unused_by_run(setup)

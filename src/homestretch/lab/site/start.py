@@ -40,6 +40,7 @@ class StartSection:
     files: list[tuple[str, int, str]]
     steps: list[str]
     command: str
+    text: str
     port: int
     parts: list[Part]
     sampling: str
@@ -64,10 +65,18 @@ def start(setup: LoadedSetup) -> StartSection:
         files=[(item.name, item.bytes, item.sha256) for item in card.model.files],
         steps=card.start.steps,
         command=wrapped(filled(setup)),
+        text=f"{engine_text(setup)}; {shlex.join(filled(setup))}",
         port=card.start.port,
         parts=[Part(argument=in_place(part.argument, setup), meaning=part.meaning) for part in card.start.parts],
         sampling=sampling(setup),
     )
+
+
+def engine_text(setup: LoadedSetup) -> str:
+    """The engine with its file and hash: `TensorFold 1.2.5 tensorfold-….tar.gz (sha256 …)`."""
+    engine = setup.card.engine
+    words = [engine.name, engine.version, engine.artifact, f"(sha256 {engine.sha256})" if engine.sha256 else ""]
+    return " ".join(word for word in words if word)
 
 
 def shown(link: Link) -> str:
