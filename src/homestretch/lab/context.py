@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """attempts: how often a step is tried in all. idle_s: a stream silent for so long has stalled. total_s: the longest reply."""
+    """attempts: how often a step is tried in all, after waits that double from wait_s up to longest_wait_s.
+
+    idle_s: a stream that is silent for so long has stalled. total_s: the longest reply.
+    """
 
     attempts: int = 4
     idle_s: float = 1800.0
@@ -159,7 +162,7 @@ class Context:
             self.folder.log(f"step {self.part}/{step.id}, attempt {attempt}: discarded: {reason}")
             self.progress.note(f"{self.part} {step.id}: {reason}; {'giving up' if last else 'again'}")
             if not last:
-                time.sleep(wait_s)
+                time.sleep(min(wait_s * 2 ** (attempt - first), self.retry.longest_wait_s))
         message = f"part {self.part}: step {step.id} could not be measured in {self.retry.attempts} attempts; last: {reason}"
         raise ServerFailed(message) if reason.startswith("error") else Undecided(message)
 
