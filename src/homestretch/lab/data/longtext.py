@@ -6,7 +6,6 @@ served tokenizer. The wording is ours; what each kind asks for is the paper's. d
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -238,8 +237,3 @@ def _questions(key: str, rows: Sequence[QuestionRow], index: int) -> Maker:
         return LongText(text=text, references=row.answers, every=False)
 
     return make
-
-
-def references_as_json(sample: LongText) -> str:
-    """For a hash of what is asked: references and rule, without the text."""
-    return json.dumps([list(sample.references), sample.every], ensure_ascii=False)
