@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import ClassVar
 
+import numpy as np
 import psutil
 
 from homestretch.engine.backends import planning
 from homestretch.engine.backends.cpu import build, heads, lowering, native
-from homestretch.engine.backends.cpu.calls import Caller, Rows
+from homestretch.engine.backends.cpu.calls import F32, Caller, Rows
 from homestretch.engine.backends.cpu.emit import Emitter
 from homestretch.engine.backends.cpu.memory import Kept, Pool, Stream, page_layout, state_layout
 from homestretch.engine.backends.cpu.weights import Weights, packed_bytes
@@ -233,7 +234,7 @@ class Backend:
         return self._pool.pages.free * self._pool.page_bytes
 
     def costs(self) -> WindowCosts:
-        """Seconds of windows of 1 to 16 rows at the start of a text, timed at load."""
+        """Seconds of windows of 1 to 16 rows at the start of a text and of a draft, timed at load."""
         return self._costs
 
     def _point(self, stream: Stream) -> None:
@@ -254,33 +255,35 @@ class Backend:
         return Ticket(self._made)
 
     def _measure(self) -> WindowCosts:
-        """Times windows of MEASURED rows, the best of three each, on tokens spread over the vocabulary."""
+        """Times windows of MEASURED rows and a draft, the best of three each, on tokens spread over the vocabulary."""
         stream = self.open(None)
         if not self.reserve(stream, QUANTUM):
             self.close(stream)
             return self._costs
-        handle = self._streams[stream].handle
+        handle, wall, own = self._streams[stream].handle, 0.0, 0.0
         draw = Draw(seed=0, position=0, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
-        seconds: dict[int, float] = {}
-        wall = own = 0.0
-        for count in MEASURED:
+
+        def best(program: int, count: int, hidden: F32 | None) -> float:
+            nonlocal wall, own
             tokens = [(7919 * (row + 1)) % self._model.vocab for row in range(count)]
-            rows, draws = [Rows(stream=handle, start=0, tokens=tokens)], [(row, draw) for row in range(count)]
-            taken = []
+            rows, draws, taken = [Rows(stream=handle, start=0, tokens=tokens)], [(row, draw) for row in range(count)], []
             for _ in range(3):
                 started, busy = time.perf_counter(), time.thread_time()
                 with contextlib.suppress(FloatingPointError):
-                    self._caller.run(self._main, rows, draws)
+                    self._caller.run(program, rows, draws, hidden=hidden, want_hidden=self._head >= 0)
                 taken.append(time.perf_counter() - started)
                 wall, own = wall + taken[-1], own + time.thread_time() - busy
-            seconds[count] = min(taken)
+            return min(taken)
+
+        seconds = {count: best(self._main, count, None) for count in MEASURED}
+        draft = best(self._head, 1, np.ones((1, self._model.hidden), dtype=np.float32)) if self._head >= 0 else 0.0
         self.close(stream)
         if wall > BUSY * own:
             sys.stderr.write(
                 f"This machine is busy: the engine had to wait for a core {100 * (1 - own / wall):.0f} % of the time it was timed "
                 "at the start; replies will be slower than they could be\n"
             )
-        return WindowCosts(rows=tuple(_between(seconds, count) for count in range(1, ROWS + 1)), draft=0.0)
+        return WindowCosts(rows=tuple(_between(seconds, count) for count in range(1, ROWS + 1)), draft=draft)
 
 
 def _between(seconds: dict[int, float], count: int) -> float:

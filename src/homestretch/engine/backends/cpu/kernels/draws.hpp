@@ -120,16 +120,19 @@ struct Peak {
 // Scratch of a draw; a slice of the vocabulary fills its own entries.
 struct Drawing {
     std::vector<Peak> best;
-    std::vector<double> blocks;
-    std::vector<std::vector<int64_t>> found;
-    std::vector<int64_t> order;
+    std::vector<double> blocks, weights;  // of every id, where a sum was asked for
+    std::vector<std::vector<uint64_t>> found;
+    std::vector<uint64_t> order;  // candidates by rank
 };
 
-// Candidate order: logit descending, id ascending.
-struct Ahead {
-    const float* x;
-    bool operator()(int64_t a, int64_t b) const { return x[a] > x[b] || (x[a] == x[b] && a < b); }
-};
+// Candidate order, logit descending and id ascending, is the order of these integers: the logit's bits, falling, then the id.
+HS_INLINE uint64_t rank_of(float logit, int64_t id) {
+    const float x = logit + 0.0f;  // -0 is 0
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return (uint64_t)(u & 0x80000000u ? u : ~u & 0x7fffffffu) << 32 | (uint32_t)id;
+}
+HS_INLINE int64_t id_of(uint64_t rank) { return (int64_t)(uint32_t)rank; }
 
 class Drawer {
     Pool& pool_;
@@ -159,13 +162,17 @@ class Drawer {
         for (; i < SUM_BLOCK; i++) lanes[i] = 0.0;
     }
 
-    // Sum over the vocabulary in the fixed order; weight(b, lanes) gives the 1,024 weights from id b on.
-    template <class Weight>
-    double total(Weight weight) {
+    // Sum of exp(x * inverse - peak) over the ids whose rank is not past `last_rank`, in the fixed order; keeps every weight.
+    double total(const float* x, float inverse, double peak, uint64_t last_rank) {
+        d_.weights.resize((size_t)(blocks_ * SUM_BLOCK));
         slices([&](size_t, int64_t first, int64_t last) {
             alignas(64) double lanes[SUM_BLOCK];
             for (int64_t b = first; b < last; b += SUM_BLOCK) {
-                weight(b, lanes);
+                block_weights(x, inverse, peak, b, lanes);
+                memcpy(d_.weights.data() + b, lanes, sizeof lanes);
+                if (last_rank != ~0ull)
+                    for (int64_t i = b; i < std::min(b + SUM_BLOCK, vocab_); i++)
+                        if (rank_of(x[i], i) > last_rank) lanes[i - b] = 0.0;
                 for (int w = SUM_BLOCK / 2; w; w /= 2)
                     for (int i = 0; i < w; i++) lanes[i] += lanes[i + w];
                 d_.blocks[(size_t)(b / SUM_BLOCK)] = lanes[0];
@@ -176,7 +183,7 @@ class Drawer {
         return s;
     }
 
-    // The ids with x >= threshold into order, in candidate order.
+    // The ids with x >= threshold into order, not sorted yet.
     void gather(const float* x, float threshold) {
         slices([&](size_t s, int64_t i, int64_t last) {
             auto& mine = d_.found[s];
@@ -184,21 +191,21 @@ class Drawer {
             for (; i + LANES <= last; i += LANES)
                 if (largest(load(x + i)) >= threshold)
                     for (int64_t j = i; j < i + LANES; j++)
-                        if (x[j] >= threshold) mine.push_back(j);
+                        if (x[j] >= threshold) mine.push_back(rank_of(x[j], j));
             for (; i < last; i++)
-                if (x[i] >= threshold) mine.push_back(i);
+                if (x[i] >= threshold) mine.push_back(rank_of(x[i], i));
         });
         d_.order.clear();
         for (auto& f : d_.found) d_.order.insert(d_.order.end(), f.begin(), f.end());
-        std::sort(d_.order.begin(), d_.order.end(), Ahead{x});
     }
+    void sort() { std::sort(d_.order.begin(), d_.order.end()); }
 
     // At least `count` of the first ids in candidate order into order (all that there are, if fewer).
     void first(const float* x, float top, float step, int64_t count) {
         for (float below = step;; below *= 2) {
             const float threshold = below > 1e30f ? -INFINITY : top - below;
             gather(x, threshold);
-            if ((int64_t)d_.order.size() >= count || threshold == -INFINITY) return;
+            if ((int64_t)d_.order.size() >= count || threshold == -INFINITY) return sort();
         }
     }
 
@@ -299,7 +306,11 @@ class Drawer {
         if (draw.temperature < COLD) return top.id;
         const float inverse = draw.inverse;
         const double peak = (double)(top.value * inverse);
-        auto weight = [&](int64_t i) { return exp64((double)(x[i] * inverse) - peak); };
+        bool summed = false;
+        auto weight = [&](uint64_t rank) {
+            const int64_t i = id_of(rank);
+            return summed ? d_.weights[(size_t)i] : exp64((double)(x[i] * inverse) - peak);
+        };
         key_ = mix64(draw.seed + 0x9E3779B97F4A7C15ull * (uint64_t)(draw.position + 1));
         sure_ = top.value * inverse + noise(noise_bits(key_, top.id));
         const bool few = draw.top_k > 0 && draw.top_k < vocab_;
@@ -311,23 +322,21 @@ class Drawer {
             keep = std::min<int64_t>(draw.top_k, (int64_t)d_.order.size());
         }
         if (draw.top_p < 1.0) {
-            const int64_t edge = few ? d_.order[(size_t)keep - 1] : 0;
-            const double wanted = draw.top_p * total([&](int64_t b, double* lanes) {
-                block_weights(x, inverse, peak, b, lanes);
-                if (few)
-                    for (int64_t i = b; i < std::min(b + SUM_BLOCK, vocab_); i++)
-                        if (Ahead{x}(edge, i)) lanes[i - b] = 0.0;
-            });
-            for (float below = 4.0f * draw.temperature;; below *= 2) {
-                const float threshold = below > 1e30f ? -INFINITY : top.value - below;
-                if (!few) gather(x, threshold);
-                const int64_t all = few ? keep : (int64_t)d_.order.size();
-                int64_t n = 0;
-                bool reached = false;
-                for (double mass = 0; n < all && !reached; n++) reached = (mass += weight(d_.order[(size_t)n])) >= wanted;
-                keep = n;
-                if (reached || few || threshold == -INFINITY) break;
+            const double wanted = draw.top_p * total(x, inverse, peak, few ? d_.order[(size_t)keep - 1] : ~0ull);
+            summed = true;
+            // Lower the threshold until what is above it holds the wanted mass with a margin for the order of the sum; sort only that.
+            for (float below = 3.0f * draw.temperature; !few; below += draw.temperature) {
+                const float threshold = below > 64.0f * draw.temperature ? -INFINITY : top.value - below;
+                gather(x, threshold);
+                double mass = 0;
+                for (uint64_t rank : d_.order) mass += weight(rank);
+                keep = (int64_t)d_.order.size();
+                if (mass >= wanted * (1 + 1e-9) || threshold == -INFINITY) break;
             }
+            if (!few) sort();
+            double mass = 0;
+            for (int64_t n = 0; n < keep; n++)
+                if ((mass += weight(d_.order[(size_t)n])) >= wanted) keep = n + 1;
         } else if (!few) {  // min-p alone: weight >= min_p means x * inverse - peak >= ln(min_p); gathered with a margin
             gather(x, (float)((peak + std::log(draw.min_p) - 0.001) / inverse) - std::abs(top.value) * 1e-6f);
             keep = (int64_t)d_.order.size();
@@ -335,7 +344,7 @@ class Drawer {
         Race race{*this, x, inverse, sure_};
         for (int64_t n = 0; n < keep; n++) {
             const double w = weight(d_.order[(size_t)n]);
-            if (w > 0.0 && (draw.min_p <= 0.0 || w >= draw.min_p)) race.take(d_.order[(size_t)n]);
+            if (w > 0.0 && (draw.min_p <= 0.0 || w >= draw.min_p)) race.take(id_of(d_.order[(size_t)n]));
         }
         return race.id;
     }
@@ -344,13 +353,13 @@ class Drawer {
     void logprobs(const float* raw, int64_t token, int32_t count, Drawn& out) {
         const Peak top = peak(raw);
         const double peak = (double)top.value;
-        const double ground = peak + std::log(total([&](int64_t b, double* lanes) { block_weights(raw, 1.0f, peak, b, lanes); }));
+        const double ground = peak + std::log(total(raw, 1.0f, peak, ~0ull));
         first(raw, top.value, 8.0f, std::min<int64_t>(count, vocab_));
         out.logprob = (double)raw[token] - ground;
         out.top = (int32_t)std::min<int64_t>(count, (int64_t)d_.order.size());
         for (int32_t i = 0; i < out.top; i++) {
-            out.top_ids[i] = (int32_t)d_.order[(size_t)i];
-            out.top_values[i] = (double)raw[d_.order[(size_t)i]] - ground;
+            out.top_ids[i] = (int32_t)id_of(d_.order[(size_t)i]);
+            out.top_values[i] = (double)raw[out.top_ids[i]] - ground;
         }
     }
 };
