@@ -137,6 +137,16 @@ def test_notes_name_each_busy_sample(tmp_path: Path) -> None:
     assert quietly.notes(RunFolder.open(folder), "gpqa") == [f"{told} Above 25 %: 3 of them (2 of backup, 1 of indexer)."]
 
 
+def test_an_answer_limit_is_cut_to_what_the_window_leaves_and_said(tmp_path: Path) -> None:
+    done = run(tmp_path / "run", ("think",), (FakeReply(match="", text="B"),), server_ctx=2000)
+    records = RunFolder.open(done.folder).kept("think")
+    assert {record.settings["max_tokens"] for record in records} == {record.detail["limit_cut_to_window"] for record in records}
+    assert all(1700 < record.settings["max_tokens"] < 2000 - 64 for record in records)
+    assert "8 answer limits were cut to what the window leaves." in done.result.parts["think"].notes
+    whole = run(tmp_path / "whole", ("think",), (FakeReply(match="", text="B"),))
+    assert {record.settings["max_tokens"] for record in RunFolder.open(whole.folder).kept("think")} == {2048}
+
+
 def test_lengths_beyond_the_window_are_left_out_by_name() -> None:
     ruler = parts.load("ruler")
     settings = ruler.settings(Options(data=Path("house"), window=2048))

@@ -155,8 +155,8 @@ class QuestionPart(Part):
 
     def _step(self, context: Context, question: Question, limit: int, window: int | None) -> Step:
         detail = {"row": question.row, **question.detail}
-        if window is not None:
-            text = "".join(str(message["content"]) for message in question.messages)
+        text = "".join(str(message["content"]) for message in question.messages)
+        if window is not None and len(text.encode()) + limit + REPLY_ROOM > window:  # a token has at least one byte
             used = (context.tokens.count(text) if context.tokens.counts else None) or len(text) // 2
             if used + limit + REPLY_ROOM > window:
                 limit = max(1, window - used - REPLY_ROOM)
