@@ -328,3 +328,46 @@ def test_samples_come_at_least_every_100_ms(tmp_path: Path) -> None:
     watch.stop()
     assert watch.samples >= (time.monotonic() - began) / 0.1
     assert watch.tree_peak > 5 * MIB
+
+
+def test_the_idle_value_is_waited_for_while_memory_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Used memory falls by 100 MiB every 0.1 s for a second, then rests: the wait says so and ends on the lower value."""
+    began = time.monotonic()
+
+    def falling() -> memory.Room:
+        fallen = min(10, int((time.monotonic() - began) / 0.1))
+        return memory.Room(used=4 * GIB - fallen * 100 * MIB, left=GIB, total=8 * GIB)
+
+    monkeypatch.setattr(memory, "room", falling)
+    idle = memory.wait_idle(window_s=0.4, tolerance=32 * MIB, patience_s=30)
+    assert idle is not None
+    assert idle.used == 4 * GIB - 1000 * MIB
+    assert idle.waited_s > 1.2
+    began = time.monotonic() + 3_600
+    restless = iter(range(10**6))
+    monkeypatch.setattr(memory, "room", lambda: memory.Room(used=next(restless) * 50 * MIB, left=GIB, total=8 * GIB))
+    assert memory.wait_idle(window_s=0.2, tolerance=32 * MIB, patience_s=0.6) is None
+
+
+def test_an_idle_value_above_the_first_is_said(tmp_path: Path) -> None:
+    rung = Ladder(context=None, server=None)  # type: ignore[arg-type]
+    first = memory.Idle(used=GIB, waited_s=2.0, moved=0, foreign={})
+    assert rung._idle_notes(first) == []
+    later = memory.Idle(used=GIB + 310 * MIB, waited_s=7.5, moved=0, foreign={})
+    assert rung._idle_notes(later) == [
+        "Waited 7.5 s for a stable idle value.",
+        "The idle value lies 310 MiB above the one before the first window.",
+    ]
+
+
+def test_a_containers_limit_is_the_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 8388608 kB\nMemFree: 1 kB\nMemAvailable: 6291456 kB\n")
+    monkeypatch.setattr(memory, "CGROUPS", ())
+    assert memory.room(meminfo) == memory.Room(used=2 * GIB, left=6 * GIB, total=8 * GIB)
+    (tmp_path / "max").write_text(f"{2 * GIB}\n")
+    (tmp_path / "current").write_text(f"{GIB}\n")
+    monkeypatch.setattr(memory, "CGROUPS", ((tmp_path / "max", tmp_path / "current"),))
+    assert memory.room(meminfo).left == GIB
+    (tmp_path / "max").write_text("max\n")
+    assert memory.room(meminfo).left == 6 * GIB

@@ -42,7 +42,9 @@ class LiveRace:
         self._sent_at = time.monotonic() if event.kind == "sent" else None
         if self._live is None and event.kind in TOLD:
             where = f"range {event.range}: " if event.range else ""
-            word = {"sent": "thinking about ", "loops": "penalty loops: "}.get(event.kind, "")
+            word = {"sent": "thinking about ", "loops": "penalty loops: ", "void": "void: ", "finish": "finish: "}.get(
+                event.kind, ""
+            )
             self.console.print(f"gauntlet {where}{word}{event.text}", markup=False)
 
     def __rich__(self) -> Group:
