@@ -141,7 +141,7 @@ SAID = [
     "the quality tests, the memory test and the game test ran on the first DGX Spark",
     "the speed test ran on the second DGX Spark",
     "The server was started by Ash Hart’s recipe (docs/recipes/nemotron-3.5.md); the card names 4 differences from it.",
-    "af971ae4f8); tensorfold-native serve nemotron-lightning --port 8080 --name nemotron-3.5-lightning --context 262144",
+    "afc971ae4f8); tensorfold-native serve nemotron-lightning --port 8080 --name nemotron-3.5-lightning --context 262144",
     "is not used for any number on this page",
     "decoded at 132.4 and 399.2 tok/s, a spread of 71.0 % against the limit of 15 %",
     "281 of 490, 57.3 %; 475 of 492, 96.5 %",
