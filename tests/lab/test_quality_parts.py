@@ -10,8 +10,9 @@ import pytest
 from lab_fake import RETRY, SMALL, quick
 
 from homestretch.lab import parts, quietly
-from homestretch.lab.asking import counts, place_of
+from homestretch.lab.asking import counts
 from homestretch.lab.compare import compare
+from homestretch.lab.contract import command
 from homestretch.lab.data.code import CodeTask
 from homestretch.lab.errors import WrongUse
 from homestretch.lab.fake import FakeServer
@@ -186,8 +187,10 @@ def test_a_program_that_ran_out_of_time_runs_once_more_on_a_quiet_machine(monkey
 def test_the_demo_asks_our_own_questions() -> None:
     profile = demo(Options())
     assert "mmlupro" in profile.parts
-    assert place_of(profile) == Path("house")
-    assert place_of(Options()) is None
+    assert profile.data == Path("house")
+    assert Options().data is None
+    said = command(profile, "http://127.0.0.1:1/v1", "fake")
+    assert said[said.index("--data") + 1] == "house", "who repeats the demo must ask the same questions"
     settings = parts.load("mmlupro").settings(profile)
     assert settings["set"].value == "house"
     assert len(settings["rows"].value) == 40

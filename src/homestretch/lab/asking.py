@@ -40,13 +40,6 @@ class Question:
     detail: Mapping[str, Any] = field(default_factory=dict)
 
 
-def place_of(options: Options) -> Path | None:
-    """Where the sets come from: --data, the house sets in a demo, else the hub."""
-    if options.data is not None:
-        return options.data
-    return Path(fetch.HOUSE) if options.profile == "demo" else None
-
-
 def numbers_of(part: str, *more: NumberSpec) -> tuple[NumberSpec, ...]:
     """The counts that every quality part makes."""
     return (
@@ -92,11 +85,11 @@ class QuestionPart(Part):
         return {}
 
     def settings(self, options: Options) -> dict[str, Sourced]:
-        where = place_of(options)
+        where = options.data
         file = fetch.bring(self.set_name, where, say=Progress().say)
         house = file.name == fetch.HOUSE
         limit = self.house_limit if house else self.limit
-        source = options.source("data") if options.data is not None else options.source("parts")
+        source = options.source("data")
         rows = [question.row for question in self.questions(file)]
         return {
             "set": Sourced(value=file.name, source=source),
@@ -118,7 +111,7 @@ class QuestionPart(Part):
         }
 
     def hashes(self, options: Options) -> dict[str, str]:
-        return {f"data/{self.name}": fetch.bring(self.set_name, place_of(options)).sha256}
+        return {f"data/{self.name}": fetch.bring(self.set_name, options.data).sha256}
 
     def plan(self, contract: Contract) -> tuple[str, ...]:
         return tuple(contract.settings[f"{self.name}.rows"].value)

@@ -90,6 +90,7 @@ def demo(options: Options) -> Options:
         options,
         profile="demo",
         parts=("decode", "prefill", "conc", "mmlupro"),
+        data=options.data or Path("house"),
         max_tokens=128,
         runs=2,
         prefill_depths=(512, 2048),

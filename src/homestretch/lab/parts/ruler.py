@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from homestretch.lab.asking import Question as Asked
-from homestretch.lab.asking import QuestionPart, counts, notes, numbers_of, place_of
+from homestretch.lab.asking import QuestionPart, counts, notes, numbers_of
 from homestretch.lab.client import try_json
 from homestretch.lab.context import Step
 from homestretch.lab.data import fetch, hotpot, longtext, words
@@ -46,7 +46,7 @@ class Ruler(QuestionPart):
     house_limit = REPLY_TOKENS
 
     def settings(self, options: Options) -> dict[str, Sourced]:
-        where = place_of(options)
+        where = options.data
         house = where is not None and str(where) == fetch.HOUSE
         file = None if house else fetch.bring(self.set_name, where, say=Progress().say)
         depths, each = (HOUSE_DEPTHS, HOUSE_EACH) if house else (DEPTHS, EACH)
@@ -84,7 +84,7 @@ class Ruler(QuestionPart):
         return fit, f"; {left_out} left out, the window holds {window} tokens" if left_out else ""
 
     def hashes(self, options: Options) -> dict[str, str]:
-        where = place_of(options)
+        where = options.data
         listed = {f"data/words/{name}": digest for name, digest in words.PINNED.items()}
         return (
             listed
