@@ -167,9 +167,9 @@ class Scripted:
         demand(state.prompt_only and 0 < len(piece.tokens) <= 2048, "prompts come first, in pieces")
         demand(piece.draw is not None or len(piece.tokens) % QUANTUM == 0, "only the last piece may end off a tile")
         demand(piece.start + len(piece.tokens) <= state.room, "memory is reserved before it is used")
+        self.gate.wait(10)
         if piece.start + len(piece.tokens) - 1 in self.spoiled:
             raise RuntimeError("spoiled prompt")
-        self.gate.wait(10)
         time.sleep(self.token_s * len(piece.tokens))
         for start in range(0, len(piece.tokens), QUANTUM):
             tile = piece.tokens[start : start + QUANTUM]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from http.client import HTTPConnection
@@ -497,6 +498,23 @@ def test_engine_failures_are_500s_or_an_error_event_and_the_server_lives_on() ->
         status, answer, _ = made.post("/v1/completions", {"prompt": [5] * 105, "stream": True})
         assert status == 500
         assert made.post("/v1/completions", {"prompt": [5] * 20, "max_tokens": 5})[0] == 200
+
+
+def test_a_long_prompt_keeps_its_stream_alive_with_comments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("homestretch.engine.server.app.QUIET_S", 0.05)
+    with talking() as made:
+        made.backend.gate.clear()
+        threading.Timer(0.5, made.backend.gate.set).start()
+        status, data, _ = made.post("/v1/completions", {"prompt": "x", "max_tokens": 3, "stream": True})
+        events = data.decode().split("\n\n")
+        assert status == 200
+        assert events[:2] == [": the prompt is being read"] * 2
+        assert events[-2:] == ["data: [DONE]", ""]
+        made.backend.gate.clear()
+        made.backend.spoiled = range(10_000)
+        threading.Timer(0.3, made.backend.gate.set).start()
+        _, data, _ = made.post("/v1/completions", {"prompt": "x", "max_tokens": 3, "stream": True})
+        assert "spoiled" in json.loads(data.decode().split("data: ")[1])["error"]["message"]
 
 
 def test_metrics_are_prometheus_text(talk: Talk) -> None:

@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 Json = dict[str, Any]
 Handler = Callable[[Request], Awaitable[Response]]
 
+QUIET_S = 10.0
+"""A stream whose first token takes longer opens nevertheless, and says so in a comment as often, lest somebody hang up."""
+
 GONE = -1
 """In a channel: the client has gone."""
 
@@ -163,17 +166,20 @@ class Routes:
         return body, raw, unknown
 
     async def _run(self, request: Request, job: Job, unknown: tuple[str, ...]) -> Response:
-        """Run a job to its end, or hand out its stream once the first token is there."""
+        """Run a job to its end, or hand out its stream once the first token is there or was long in coming."""
         channel = Channel(self._core)
         watcher = asyncio.create_task(channel.watch(request.receive))
         handed_over = False
         try:
             channel.submit(self._reader, job)
             replies = Replies(job, self._reader.tokenizer, self._reader.options.name)
-            events = [await channel.next()]
-            if job.body.stream and not _over(events[0][1]):
+            if job.body.stream:
+                first = await channel.soon(QUIET_S)
+                if first is not None and _over(first[1]):
+                    return _failed(first[1])
                 handed_over = True
-                return Stream(channel, watcher, replies, events[0], _warning(unknown))
+                return Stream(channel, watcher, replies, first, _warning(unknown))
+            events = [await channel.next()]
             while not channel.done and not _over(events[-1][1]):
                 events.append(await channel.next())
             if _over(events[-1][1]):
@@ -215,6 +221,14 @@ class Channel:
             self._open.pop(index, None)
         return index, event
 
+    async def soon(self, seconds: float) -> tuple[int, Event] | None:
+        """`next`, or None when nothing has come for so long."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.next()
+        except TimeoutError:
+            return None
+
     async def watch(self, receive: Receive) -> None:
         """Wait until the client has gone."""
         while (await receive())["type"] != "http.disconnect":
@@ -229,10 +243,15 @@ class Channel:
 
 
 class Stream(Response):
-    """Server-sent events of a job, from its first event on."""
+    """Server-sent events of a job, from its first event on, or from before it when the prompt is long."""
 
     def __init__(
-        self, channel: Channel, watcher: asyncio.Task[None], replies: Replies, first: tuple[int, Event], headers: dict[str, str]
+        self,
+        channel: Channel,
+        watcher: asyncio.Task[None],
+        replies: Replies,
+        first: tuple[int, Event] | None,
+        headers: dict[str, str],
     ) -> None:
         super().__init__(
             headers={**headers, "cache-control": "no-cache", "x-accel-buffering": "no"}, media_type="text/event-stream"
@@ -243,7 +262,11 @@ class Stream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            index, event = self._first
+            first = self._first
+            while first is None:
+                await send({"type": "http.response.body", "body": b": the prompt is being read\n\n", "more_body": True})
+                first = await self._channel.soon(QUIET_S)
+            index, event = first
             while True:
                 await send({"type": "http.response.body", "body": self._encoded(index, event), "more_body": True})
                 if self._channel.done:
