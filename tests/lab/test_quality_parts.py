@@ -126,12 +126,18 @@ def test_runs_on_other_sets_or_graders_do_not_compare(tmp_path: Path) -> None:
 
 def test_notes_name_each_busy_sample(tmp_path: Path) -> None:
     folder = run(tmp_path / "run", ("gpqa",), (FakeReply(match="", text="B"),)).folder
-    first = RunFolder.open(folder).kept("gpqa")[0].at
     loads = [("backup", 31.5), ("backup", 26.0), ("indexer", 99.4), ("shell", 25.0), ("", 0.0)]
     samples = [
-        GuardSample(at=first, mono=float(n), foreign=[ProcessLoad(name=name, pid=1, cpu_pct=pct)] if name else [])
+        GuardSample(
+            at=f"2026-01-01T00:00:{n:02d}Z",
+            mono=float(n),
+            step="gpqa/one",
+            foreign=[ProcessLoad(name=name, pid=1, cpu_pct=pct)] if name else [],
+        )
         for n, (name, pct) in enumerate(loads)
     ]
+    other = [ProcessLoad(name="compiler", pid=2, cpu_pct=100.0)]
+    samples.append(GuardSample(at="2026-01-01T00:01:00Z", mono=60.0, step="decode/code-1", foreign=other))
     (folder / "quiet.jsonl").unlink(missing_ok=True)
     append_lines(folder / "quiet.jsonl", samples)
     told = "The busiest other process was sampled every 10 s (5 samples): at most 99.4 % of one core (indexer)."

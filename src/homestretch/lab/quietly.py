@@ -36,13 +36,5 @@ def notes(run: RunFolder, part: str) -> list[str]:
 
 
 def during(run: RunFolder, part: str) -> list[GuardSample]:
-    """Quiet samples between the first request of a part and the end of its last."""
-    kept = run.kept(part)
-    if not kept:
-        return []
-    first, last = min(record.at for record in kept), max(record.at for record in kept)
-    longest = max(record.end_s for record in kept)
-    samples = [sample for sample in run.guard_samples("quiet") if first <= sample.at]
-    inside = [sample for sample in samples if sample.at <= last]
-    after = samples[len(inside) : len(inside) + 1 + int(longest // 10)]
-    return inside + after
+    """Quiet samples taken while a question of the part was being answered."""
+    return [sample for sample in run.guard_samples("quiet") if sample.step.split("/")[0] == part]

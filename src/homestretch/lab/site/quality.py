@@ -269,6 +269,9 @@ def load(rows: list[Row]) -> str:
     said = []
     for name, run in runs.items():
         samples = facts.quiet_samples(run)
+        parts = {item.part for item in rows if item.run.name == name}
+        if any(sample.step for sample in samples):  # a run may hold speed parts too: their samples say nothing about these
+            samples = [sample for sample in samples if sample.step.split("/")[0] in parts]
         if not samples:
             continue
         titles = listed(list(dict.fromkeys(item.title for item in rows if item.run.name == name)))
