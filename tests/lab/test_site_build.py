@@ -109,6 +109,27 @@ def test_history_shows_runs_that_counted_before(setups: Path, tmp_path: Path) ->
     assert "history/small-001" in (tmp_path / "out" / "setup" / "small-001" / "index.html").read_text()
 
 
+def test_no_private_name_reaches_any_file_of_the_site(setups: Path, tmp_path: Path) -> None:
+    """In titles, prompt names, folder names, process names and doubts: charts, lists, state and feeds are filtered as well."""
+    home = (setups / "small-001").rename(setups / "of-kellerkind")
+    card = home / "card.toml"
+    card.write_text(card.read_text().replace("setup 1", "on Kellerkind").replace('label = "1× DGX', 'label = "kellerkind 1× DGX'))
+    run = home / "runs" / "r0"
+    for name in ("requests-decode.jsonl", "result.json", "contract.json"):
+        text = (run / name).read_text().replace('"code"', '"kellerkind"').replace("decode.code.", "decode.kellerkind.")
+        (run / name).write_text(text)
+    seal(run)
+    bad = smallsetup.make(setups, 9, 64)
+    (bad / "card.toml").write_text((bad / "card.toml").read_text().replace('"small-009"', '"box-kellerkind"'))
+    built = site.build(setups, tmp_path / "out", what=Filter(["kellerkind"]))
+    assert "holds a private name" in built.refused["small-009"]
+    assert "small-001" in built.pages
+    for path in (tmp_path / "out").rglob("*"):
+        assert "kellerkind" not in path.name.lower()
+        if path.is_file():
+            assert "kellerkind" not in path.read_text(errors="replace").lower(), path
+
+
 @pytest.mark.timing
 def test_three_hundred_setups(tmp_path: Path) -> None:
     """Seconds of this process, so that a busy machine does not fail it: under 20 to build, under 2 unchanged, home under 300 kB."""

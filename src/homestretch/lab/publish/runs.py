@@ -84,6 +84,10 @@ def add(path: Path, site: Path, what: Filter, card_path: Path | None, reason: st
         raise WrongUse(f"{path} was measured without a card; give one with --card FILE, so that the page can say what was measured")
     if not SAFE_SLUG.fullmatch(card.slug):
         raise WrongUse(f"the slug {card.slug!r} is refused: use lower-case letters, digits, '-' and '.', at most 120 characters")
+    if what.scrub(card.slug) != card.slug:
+        raise WrongUse(
+            f"the slug {card.slug!r} is refused: it holds a private name; give the card another one, or --allow the word"
+        )
     name = what.scrub(run.contract.run)
     if not name or any(not (char.isascii() and (char.isalnum() or char in "-_.")) for char in name) or name.startswith("."):
         raise WrongUse(f"the run name {name!r} is refused: use letters, digits, '-', '_' and '.'; measure with another --label")

@@ -88,7 +88,7 @@ def build(setups: Path, out: Path, *, what: Filter | None = None, base: str = ""
     slugs: dict[str, str] = {}
     for number, folder in enumerate(folders, 1):
         mark = fingerprint(folder)
-        before = old.setups.get(folder.name)
+        before = old.setups.get(mark_of(folder))
         if before is not None and before.fingerprint == mark and (out / "setup" / before.line.slug / "index.html").is_file():
             kept[folder.name] = before
             slugs[before.line.slug] = folder.name
@@ -96,6 +96,8 @@ def build(setups: Path, out: Path, *, what: Filter | None = None, base: str = ""
         tell(f"setup {number} of {len(folders)}: {what.scrub(folder.name)}")
         try:
             setup = read_setup(folder)
+            if what.scrub(setup.slug) != setup.slug:
+                raise LabError("its slug holds a private name; give the card another one, or allow the word")
             if setup.slug in slugs:
                 raise LabError(f"its slug {setup.slug!r} is taken by {slugs[setup.slug]}; give each setup its own")
             read = first_pass(setup, place)
@@ -132,7 +134,7 @@ def build(setups: Path, out: Path, *, what: Filter | None = None, base: str = ""
     lists = hashlib.sha256(msgspec.json.encode([lines, sorted(refused.items()), base])).hexdigest()
     if lists != old.lists or not (out / "index.html").is_file():
         write_lists(place, lines, refused, base)
-    write_state(out, State(code=code, setups=kept, lists=lists))
+    write_state(out, State(code=code, setups={mark_of(setups / name): item for name, item in kept.items()}, lists=lists))
     pages = {item.slug: out / "setup" / item.slug / "index.html" for item in lines}
     return Built(
         out=out, index=out / "index.html", pages=pages, rebuilt=changed, unchanged=len(kept) - len(changed), refused=refused
@@ -159,7 +161,19 @@ def first_pass(setup: LoadedSetup, place: Place) -> Read:
         target = place.out / "raw" / "v2" / setup.slug / safe(report.run, place.what) / "check.json"
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(place.what.scrub(msgspec.json.format(msgspec.json.encode(report), indent=1).decode()), encoding="utf-8")
-    return Read(setup=setup, raw=raw, reports=reports, found=found, line=line(setup, found.state))
+    return Read(setup=setup, raw=raw, reports=reports, found=found, line=filtered(line(setup, found.state), place))
+
+
+def filtered(mine: Line, place: Place) -> Line:
+    """The line with every word through the filter: it is printed in charts and kept in `.build.json`, which is public too."""
+    clean = msgspec.to_builtins(mine)
+    for name in ("title", "model", "engine", "machine", "author"):
+        clean[name] = place.what.scrub(clean[name])
+    for name in ("values", "units"):
+        clean[name] = {place.what.scrub(key): value for key, value in clean.get(name, {}).items()}
+    if clean.get("race"):
+        clean["race"]["title"] = place.what.scrub(clean["race"]["title"])
+    return msgspec.convert(clean, Line)
 
 
 def second_pass(read: Read, place: Place, races: list[Standing]) -> None:
@@ -215,6 +229,11 @@ def fingerprint(folder: Path) -> str:
                         f"{entry.path}\0{found.st_size}\0{found.st_mtime_ns}\0{found.st_mode}\n".encode("utf-8", "surrogateescape")
                     )
     return digest.hexdigest()
+
+
+def mark_of(folder: Path) -> str:
+    """A setup folder's name as the state keeps it: a hash, because the name itself may be private."""
+    return hashlib.sha256(folder.name.encode("utf-8", "surrogateescape")).hexdigest()[:24]
 
 
 def asset_stamp() -> str:

@@ -196,7 +196,7 @@ def render(
     """Write `setup/SLUG/index.html`."""
     places = {(row.run, row.name): row.place for row in verdict.rows if row.place}
     found, answers, fits, game = speed(setup), quality(setup), memory(setup), race(setup, standings, race_page)
-    found = with_links(found, setup, raw, places) if found else None
+    found = with_links(found, setup, raw, places, place.what) if found else None
     if answers:
         rows = [replace(row, result=linked([row.result], [row.run], raw, places)[0]) for row in answers.rows]
         answers = replace(answers, rows=rows)
@@ -294,11 +294,12 @@ def scored_notes(setup: LoadedSetup, parts: tuple[str, ...]) -> list[tuple[str, 
     return out
 
 
-def with_links(found: Speed, setup: LoadedSetup, raw: dict[str, dict[str, RawFile]], places: Places) -> Speed:
-    """The Speed section with each figure linked to the raw line it was counted from."""
+def with_links(found: Speed, setup: LoadedSetup, raw: dict[str, dict[str, RawFile]], places: Places, what: Filter) -> Speed:
+    """The Speed section with each figure linked to the raw line it was counted from; its charts through the filter."""
     runs = [setup.counting[part] for part in SPEED if part in setup.counting]
     return replace(
         found,
+        charts=[replace(item, svg=Markup(what.scrub(item.svg))) for item in found.charts],
         tiles=[replace(item, link="") for item in linked(found.tiles, runs, raw, places)],
         rows=linked(found.rows, runs, raw, places),
         long_rows=[replace(row, cells=linked(row.cells, runs, raw, places)) for row in found.long_rows],
