@@ -127,3 +127,20 @@ def test_thinking_without_a_switch_is_refused() -> None:
     for options in (given(thinking=True, base_url="http://127.0.0.1:9/v1"), given(thinking=True, card=Path("smollm2-135m"))):
         with pytest.raises(WrongUse, match="names the model's switch"):
             PART.settings(options)
+
+
+def test_reasoning_in_a_race_with_thinking_off_is_doubted_and_not_ranked(
+    raced: tuple[Path, dict[str, object]], tmp_path: Path
+) -> None:
+    from homestretch.lab.parts.gauntlet import PART
+    from homestretch.lab.records import RunFolder
+    from homestretch.lab.site.figures import refused
+
+    copy = tmp_path / "run"
+    shutil.copytree(raced[0], copy)
+    assert PART.score(RunFolder(copy)).doubts == {}
+    path = copy / "gauntlet" / "io.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"reasoning":""', b'"reasoning":"well, let me see"', 1))
+    scored = PART.score(RunFolder(copy))
+    assert scored.doubts == {"thinking_leaked": ["gauntlet: thinking is off, yet reasoning came back in River ferry"]}
+    assert refused(scored.numbers["gauntlet.finish_s"])

@@ -9,11 +9,12 @@ from homestretch import __version__
 from homestretch.lab.errors import ServerFailed, WrongUse
 from homestretch.lab.game import files
 from homestretch.lab.game.course import RANGES, buzzers_ms
-from homestretch.lab.game.files import NOT_RECORDED, Lane, Race
+from homestretch.lab.game.files import NOT_RECORDED, Exchange, Lane, Race
 from homestretch.lab.game.live import LiveRace
 from homestretch.lab.game.programs import sandboxed
 from homestretch.lab.game.race import Racer, lane_of, utc, void_interrupted
 from homestretch.lab.game.seasons import season
+from homestretch.lab.game.tasks import find
 from homestretch.lab.guard import LIMIT_PCT
 from homestretch.lab.parts import Example, FakeAnswer, NumberSpec, Part, Scored
 from homestretch.lab.seen import setting
@@ -108,7 +109,14 @@ class Gauntlet(Part):
             "thinking_s": (race.thinking_ms / 1000, "s", len(race.ranges)),
             "buzzers": (race.buzzers, "buzzers", len(race.ranges)),
         }
-        numbers = {f"gauntlet.{name}": Number(value=v, unit=u, n=n, source=SOURCE) for name, (v, u, n) in values.items()}
+        leaked = [] if race.thinking else thought_aloud(files.read_lines(run.path / "gauntlet" / "io.jsonl", Exchange))
+        found = (
+            {"thinking_leaked": [f"gauntlet: thinking is off, yet reasoning came back in {', '.join(leaked)}"]} if leaked else {}
+        )
+        numbers = {
+            f"gauntlet.{name}": Number(value=v, unit=u, n=n, doubts=list(found), source=SOURCE)
+            for name, (v, u, n) in values.items()
+        }
         cut = [row.title for row in race.ranges if row.cut]
         notes = [f"Cut at the answer limit and judged as they were: {', '.join(cut)}."] if cut else []
         if not race.standard:
@@ -117,7 +125,8 @@ class Gauntlet(Part):
         if busy:
             notes.append(busy)
         detail = {"season": race.season, "thinking": race.thinking, "standard": race.standard}
-        return Scored(part=PartResult(state="done", measured=race.date[:10], notes=notes, detail=detail), numbers=numbers)
+        part = PartResult(state="done", measured=race.date[:10], notes=notes, detail=detail)
+        return Scored(part=part, numbers=numbers, doubts=found)
 
     def example(self) -> Example:
         targets = season(7).tasks["ferry"].targets
@@ -138,6 +147,11 @@ class Gauntlet(Part):
                 "gauntlet.finish_s": None,
             },
         )
+
+
+def thought_aloud(io: list[Exchange]) -> list[str]:
+    """Titles of the ranges whose reply holds reasoning, apart or between think tags."""
+    return [find(one.task).title for one in io if one.reasoning.strip() or "<think>" in one.answer]
 
 
 def switch(options: Options) -> str:

@@ -10,7 +10,7 @@ import msgspec
 from homestretch.lab.errors import WrongUse
 from homestretch.lab.game.course import seconds
 from homestretch.lab.setups import LoadedSetup, Run, inside
-from homestretch.lab.site.figures import printed
+from homestretch.lab.site.figures import printed, refused
 
 MAX_BYTES = 4_000_000
 STORED = ("task", "title", "kind", "level", "targets", "thinking_ms", "buzzer", "loops", "loops_ms", "range_ms")
@@ -108,7 +108,7 @@ def standing(setup: LoadedSetup, run: Run | None = None) -> Standing | None:
         return None
     numbers = run.result.numbers
     values = [numbers.get(f"gauntlet.{name}") for name in ("finish_s", "hits", "thinking_s")]
-    if any(number is None or number.value is None for number in values):
+    if any(number is None or refused(number) for number in values):
         return None
     finish, hits, thinking = (float(number.value) for number in values if number is not None and number.value is not None)
     result = stored(run)
