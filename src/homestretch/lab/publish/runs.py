@@ -16,7 +16,8 @@ from homestretch.lab.check.signature import SIGNATURE
 from homestretch.lab.doubts import DOUBTS
 from homestretch.lab.errors import BrokenRun, WrongUse
 from homestretch.lab.publish.filter import Filter
-from homestretch.lab.publish.tree import filter_run, sha256_of, write_run
+from homestretch.lab.publish.tree import earlier, filter_run, write_run
+from homestretch.lab.records import sha256_of
 from homestretch.lab.setups import SAFE_SLUG, Run, read_run, read_toml
 from homestretch.lab.types import Card, EarlierRun, FileEntry, Setup, UnusedRun
 
@@ -119,8 +120,6 @@ def add(path: Path, site: Path, what: Filter, card_path: Path | None, reason: st
 def same_run(path: Path, target: Path) -> bool:
     """Whether a published folder came from this very run: same contract, byte for byte before the filter."""
     try:
-        from homestretch.lab.publish.tree import earlier
-
         entry = earlier(target).get("contract.json")
         return entry is not None and entry.sha256 == sha256_of(path / "contract.json")
     except OSError:

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from homestretch.lab.publish.filter import MAX_BYTES, Filter, Judged, refused_name
+from homestretch.lab.records import sha256_of
 from homestretch.lab.types import FileEntry, Published
 
 MAX_FILES = 1000
@@ -34,11 +35,6 @@ def regular_files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
                 if len(found) > MAX_FILES:
                     break
     yield from sorted(found, key=lambda item: item[0])[:MAX_FILES]
-
-
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def printable(name: str) -> str:

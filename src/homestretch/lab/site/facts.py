@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from homestretch.lab.rates import timing
 from homestretch.lab.records import RunFolder
 from homestretch.lab.setups import Run, inside
 from homestretch.lab.types import Card, GuardSample, RequestRecord, Result
@@ -72,9 +73,8 @@ def decode_runs(run: Run) -> list[OneRun]:
     for record in requests(run, "decode"):
         if record.step.startswith("warmup"):
             continue
-        times = [at for at, kind, _ in record.events if kind in ("content", "reasoning", "text", "tool")]
-        tokens = record.usage.completion_tokens if record.usage else None
-        rate = (tokens - 1) / (times[-1] - times[0]) if tokens and len(times) > 1 and times[-1] > times[0] else None
+        timed = timing(record)
+        rate = timed.decode() if timed is not None else None
         drafts = record.extras.get("drafts", record.extras.get("speculative"))
         drafts = drafts if isinstance(drafts, dict) else {}
         out.append(

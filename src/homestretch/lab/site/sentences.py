@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import statistics
-
+from homestretch.lab.doubts import SPREAD_LIMIT_PCT
 from homestretch.lab.setups import PARTS, QUALITY, SPEED, LoadedSetup, Run
 from homestretch.lab.site import facts
 from homestretch.lab.site.figures import doubts, keys, printed, prompt_label, prompts, refused
 from homestretch.lab.site.words import listed, none_or, several, word
+from homestretch.lab.stats import spread_pct
 from homestretch.lab.types import Result, UnusedRun
 
-SPREAD_LIMIT_PCT = 15
 RATE = "decode.tokens_per_s"
 NAMES = {
     "decode": "decode",
@@ -210,13 +209,13 @@ def unused(setup: LoadedSetup, entries: list[UnusedRun], run: Run) -> str:
         rates = [row.rate for row in mine if row.rate is not None]
         if len(rates) < 2:
             continue
-        spread = 100 * statistics.stdev(rates) / statistics.fmean(rates)
-        if spread <= SPREAD_LIMIT_PCT:
+        spread = spread_pct(rates)
+        if spread is None or spread <= SPREAD_LIMIT_PCT:
             continue
         out.append(
             f"Its {word(len(rates))} runs of the {prompt_label(prompt)} decoded at "
             f"{listed([printed(RATE, rate) for rate in rates])} tok/s, "
-            f"a spread of {spread:.1f} % against the limit of {SPREAD_LIMIT_PCT} %, so no median could stand as a headline."
+            f"a spread of {spread:.1f} % against the limit of {SPREAD_LIMIT_PCT:.0f} %, so no median could stand as a headline."
         )
         shares = [
             f"{row.accepted:,} of {row.drafted:,}, {100 * row.accepted / row.drafted:.1f} %"

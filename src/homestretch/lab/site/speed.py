@@ -13,8 +13,6 @@ from homestretch.lab.site.figures import Figure, depth, figure, headline, keys, 
 from homestretch.lab.site.words import listed, several
 from homestretch.lab.types import Number, PartResult, Result
 
-SPREAD_LIMIT_PCT = 15
-
 
 @dataclass(frozen=True, kw_only=True)
 class LongRow:
