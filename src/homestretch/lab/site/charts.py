@@ -54,6 +54,11 @@ def ticks(low: float, high: float, count: int = 4) -> list[float]:
     return [round((first + index) * step, 10) for index in range(math.ceil((high - first * step) / step - 1e-9) + 1)]
 
 
+def shortened(text: str, most: int = 40) -> str:
+    """A label of at most `most` characters, cut at a word."""
+    return text if len(text) <= most else text[:most].rsplit(" ", 1)[0].rstrip(",") + " …"
+
+
 def short(value: float) -> str:
     """A tick's text: 8000 -> 8,000, 0.5 -> 0.5."""
     return f"{value:,.0f}" if value == int(value) else f"{value:g}"
@@ -189,7 +194,7 @@ def spots(title: str, points: Sequence[Spot], *, ident: str, x_title: str, y_tit
             end = px(point.x) > width * 0.7
             out.append(
                 f'<text class="value" x="{px(point.x) + (-10 if end else 10):.1f}" y="{py(point.y) + 4:.1f}" '
-                f'text-anchor="{"end" if end else "start"}">{escape(point.label[:44])}</text>'
+                f'text-anchor="{"end" if end else "start"}">{escape(shortened(point.label))}</text>'
             )
     out.append("</svg>")
     return Chart(title=title, svg=Markup("".join(out)), columns=columns, rows=[[p.label, *p.printed] for p in points])
