@@ -175,7 +175,7 @@ def scene(name: str, threads: int, peers: dict[str, str]) -> tuple[list[Contende
             made.append(Contender("llama.cpp", "llama_cpp", peers["llama_cpp"], path=path, threads=threads))
         if "node" in peers:
             made.append(Contender("node-llama-cpp", "node", "", cwd=peers["node"], path=path, threads=threads))
-        if name == "smol":
+        if name == "smol" and "transformers" in peers:
             made += [
                 Contender(f"transformers {kind}", "transformers", ours, path=path, threads=threads, dtype=dtype)
                 for kind, dtype in (("bf16", "bfloat16"), ("fp32", "float32"))
@@ -184,8 +184,10 @@ def scene(name: str, threads: int, peers: dict[str, str]) -> tuple[list[Contende
     else:
         mlx, hf = models.hybrid_300m()
         made.append(Contender("ours", "ours", ours, path=str(mlx), threads=threads))
-        made.append(Contender("transformers bf16", "transformers", ours, path=str(hf), threads=threads))
-        made.append(Contender("mlx-lm", "mlx_lm", ours, path=str(mlx), threads=threads))
+        if "transformers" in peers:
+            made.append(Contender("transformers bf16", "transformers", ours, path=str(hf), threads=threads))
+        if "mlx_lm" in peers:
+            made.append(Contender("mlx-lm", "mlx_lm", ours, path=str(mlx), threads=threads))
         size = 0  # experts: what a token reads is less than the file
     short = 8 if name == "llama-1b" else 24
     figures = [Figure(f"decode at {at}", "decode", {"position": at, "tokens": short}) for at in (16, 512)]
@@ -206,6 +208,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--seconds", type=float, default=900.0, help="a scene stops after the round that passes this")
+    parser.add_argument("--peers", default="llama_cpp,node,transformers,mlx_lm", help="which of them take part")
     parser.add_argument(
         "--processor-time",
         action="store_true",
@@ -214,8 +217,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=BENCH / "result.json")
     options = parser.parse_args()
     Contender.clock = "processor" if options.processor_time else "elapsed"
-    found = {"llama_cpp": llama_cpp_python(), "node": node_llama_cpp()}
-    peers = {name: where for name, where in found.items() if where}
+    ours = str(ROOT / ".venv" / "bin" / "python")
+    install = {"llama_cpp": llama_cpp_python, "node": node_llama_cpp, "transformers": lambda: ours, "mlx_lm": lambda: ours}
+    peers = {name: where for name in options.peers.split(",") if name and (where := install[name]())}
     read_gb_s = bandwidth(options.threads)
     tell(f"{options.threads} threads read {read_gb_s:.1f} GB/s from memory")
     result: dict[str, Any] = {"threads": options.threads, "read_gb_s": read_gb_s, "clock": Contender.clock, "scenes": {}}
@@ -223,7 +227,8 @@ def main() -> None:
         tell(f"{name}: loading the contenders ...")
         contenders, figures, size = scene(name, options.threads, peers)
         measure(figures, contenders, options.rounds, options.seconds)
-        rows = summarise(figures, "ours", size / (read_gb_s * 1e9))
+        # Bandwidth is measured in elapsed time, so a share of the floor needs elapsed figures.
+        rows = summarise(figures, "ours", 0.0 if options.processor_time else size / (read_gb_s * 1e9))
         about = {c.name: {"about": c.about, "load_s": c.load_s, "failure": c.failure} for c in contenders}
         result["scenes"][name] = {"bytes_a_token": size, "contenders": about, "rows": rows}
         for contender in contenders:
