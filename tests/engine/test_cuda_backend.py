@@ -14,9 +14,13 @@ if DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1":
 pytest.importorskip("triton")
 
 import numpy as np
+import torch
+from cpu_worlds import MemoryCheckpoint, tiny_llama
 from tiny_nemotron import config_of, random_tensors, write_mlx
 
 from homestretch.engine.backends import Backend, find
+from homestretch.engine.backends.cuda.drawing import Drawer
+from homestretch.engine.backends.cuda.results import NOBODY
 from homestretch.engine.checkpoint.opening import open_checkpoint
 from homestretch.engine.families import build_model
 from homestretch.engine.program import QUANTUM
@@ -42,7 +46,9 @@ def fixed_order_products(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    config = config_of("M*E-", mamba_num_heads=2, vocab_size=320)
+    """Every kind of block, with a latent space of the experts, biases on the Mamba products and none on the convolution."""
+    options = {"moe_latent_size": 128, "mamba_proj_bias": True, "use_bias": True, "use_conv_bias": False}
+    config = config_of("M*E-", mamba_num_heads=2, vocab_size=320, **options)
     return write_mlx(tmp_path_factory.mktemp("tiny") / "mlx", config, random_tensors(config, 7))
 
 
@@ -188,3 +194,49 @@ def test_bias_and_mask_reach_the_draw(mine: Backend, reference: Backend) -> None
         backend.close(stream)
     assert rows[0].token == rows[1].token == 33
     assert abs(rows[0].logprob - rows[1].logprob) < (1e-3 if DEVICE == "cpu" else 0.25)
+
+
+def llama() -> MemoryCheckpoint:
+    """Groups of 32, grouped heads, a tied head of 8 bits, scaled rotary angles, biases on the attention's products."""
+    scaling = {
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    }  # fmt: skip
+    made = tiny_llama(4, attention_bias=True, rope_scaling=scaling)
+    for name in [name for name in made.weights if "self_attn" in name]:
+        made.weights[name.replace(".weight", ".bias")] = torch.randn(
+            made.specs[name].shape[0], generator=torch.Generator().manual_seed(len(name))
+        )
+    return made
+
+
+def test_a_llama_equals_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("homestretch.engine.backends.cuda.rows.PARTS", 1)  # attention's rows take turns, one at a time
+    checkpoint = llama()
+    model = build_model(checkpoint)
+    rows, tokens = [], text(11, 21)
+    for name in ("cuda", "reference"):
+        made = find(name)()
+        made.load(model, checkpoint, Limits(window=256, streams=1, device=DEVICE))
+        stream = made.open(None)
+        assert made.reserve(stream, 40)
+        piece = PromptPiece(stream=stream, start=0, tokens=tokens, draw=draw(len(tokens)))
+        out = list(made.wait(made.read(piece))[0])
+        for start, kept in ((21, 0), (23, 2)):
+            out += made.wait(made.step([window(stream, start, text(12, 3), kept)]))[0]
+        with pytest.raises(ValueError, match="no pages for position"):
+            made.step([window(stream, 24, text(13, 200), 1)])
+        rows.append(out)
+    for mine, other in zip(*rows, strict=True):
+        same(mine, other)
+
+
+@pytest.mark.parametrize("temperatures", [(0.0,) * 4, (0.8,) * 4, (0.0, 0.0, 0.0, 0.8)])
+def test_a_row_without_a_finite_candidate_draws_nothing(temperatures: tuple[float, ...]) -> None:
+    logits = torch.zeros(4, 70)
+    logits[0] = float("-inf")
+    logits[1, 3], logits[2, 5] = float("nan"), float("inf")
+    draws = [draw(9, temperature=temperature) for temperature in temperatures]
+    tokens = Drawer(vocab=70, rows=4, device=torch.device(DEVICE)).draw(logits.to(DEVICE), draws).tolist()
+    assert tokens[:3] == [NOBODY] * 3
+    assert 0 <= tokens[3] < 70

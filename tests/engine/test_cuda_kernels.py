@@ -201,7 +201,10 @@ def test_norms_and_activations(k: int) -> None:
     a, b, w = torch.randn(3, k, generator=g), torch.randn(3, k, generator=g), torch.rand(k, generator=g) + 0.5
     bk = 1 << (k - 1).bit_length()
     s, y, x, sums = torch.empty(3, k), torch.empty(3, k), torch.empty(3, k), torch.empty(3, k // 64)
-    pointwise.add_norm[(3,)](a, b, w, s, y, x, sums, 1e-5, K=k, BK=bk, GROUP=64, ADD=True, PREPARE=True, PLAIN=True)
+    c = torch.randn(3, k, generator=g)
+    pointwise.add_norm[(3,)](a, b, c, w, s, y, x, sums, 1e-5, K=k, BK=bk, GROUP=64, ADD=2, PREPARE=True, PLAIN=True)
+    assert torch.equal(s, a + (b + c))
+    pointwise.add_norm[(3,)](a, b, c, w, s, y, x, sums, 1e-5, K=k, BK=bk, GROUP=64, ADD=1, PREPARE=True, PLAIN=True)
     total = a + b
     want = total * torch.rsqrt(total.square().mean(-1, keepdim=True) + 1e-5) * w
     assert torch.equal(s, total)

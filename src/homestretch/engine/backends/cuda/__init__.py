@@ -10,7 +10,7 @@ import torch
 from homestretch.engine.backends import planning
 from homestretch.engine.backends.cuda import costs, loading
 from homestretch.engine.backends.cuda.heads import Head
-from homestretch.engine.backends.cuda.memory import ROWS, Kept, Store, Stream
+from homestretch.engine.backends.cuda.memory import ROWS, Kept, Store, Stream, send
 from homestretch.engine.backends.cuda.results import Results
 from homestretch.engine.backends.cuda.runs import WindowRun
 from homestretch.engine.checkpoint import Checkpoint
@@ -63,6 +63,9 @@ class Backend:
             return "the cuda backend has no --device cpu; leave --backend out for the CPU"
         if not torch.cuda.is_available():
             return "the cuda backend needs an NVIDIA GPU and a torch built for CUDA, and here is none: leave --backend out"
+        places = ("cuda", *(f"cuda:{number}" for number in range(torch.cuda.device_count())))
+        if device and device not in places:
+            return f"the cuda backend has no device {device!r}; here are {', '.join(places)}"
         found = torch.cuda.get_device_capability(device or None)
         if found < LEAST:
             return (
@@ -81,13 +84,17 @@ class Backend:
         return None
 
     def plan(self, model: Model, limits: Limits) -> MemoryPlan:
-        """Memory from headers alone: weights as stored, KV in two bytes, states and two windows' inputs in four."""
+        """Memory from headers alone: weights as stored, KV in two bytes, states and two windows' inputs in four.
+
+        What launches work in is not in the plan's figures; it is taken off what is free.
+        """
         extra = sum(2 * ROWS * loading.saved_width(slot, model.main) * 4 for slot in model.main.slots)
         state = sum(slot.elements for slot in model.main.slots if slot.per == "stream") * 4
         return planning.plan(
             model,
             limits,
-            available=loading.available(limits),
+            available=loading.available(limits)
+            - loading.work_bytes(model, limits.streams or planning.MOST_STREAMS, _piece(limits)),
             weight_bytes=lambda spec: spec.stored_bytes,
             kv_element=2,
             state_copies=1 + -(-extra // state) if state else 1,
@@ -96,6 +103,7 @@ class Backend:
     def load(self, model: Model, checkpoint: Checkpoint, limits: Limits) -> None:
         """Weights to the device in the kernels' layout, buffers, and the first launches, which compile the kernels."""
         self._device = torch.device(limits.device or "cuda")
+        self._here()
         compute = torch.bfloat16 if self._device.type == "cuda" else torch.float32
         plan = self.plan(model, limits)
         self._model = model
@@ -103,11 +111,14 @@ class Backend:
         element = torch.finfo(compute).bits // 8
         self._page_bytes = sum(slot.elements for slot in slots if slot.per == "token") * QUANTUM * element
         self._state_bytes = sum(slot.elements for slot in slots if slot.per == "stream") * 4
-        self._cache_pages = limits.prompt_cache_bytes // self._page_bytes if self._page_bytes else 0
+        # Half of the prompt cache for the marks' recurrent states, where a model has them: both are device memory.
+        share = limits.prompt_cache_bytes // 2 if self._state_bytes else limits.prompt_cache_bytes
+        self._cache_pages = share // self._page_bytes if self._page_bytes else 0
+        self._cache_states = share // self._state_bytes if self._state_bytes else None
         pages = plan.streams * -(-limits.window // QUANTUM) + self._cache_pages
         self._store = Store(slots, pages=pages, streams=plan.streams, window=limits.window, compute=compute, device=self._device)
         loaded = loading.Loaded(model, checkpoint, self._store, compute)
-        piece = min(PIECE, -(-limits.window // QUANTUM) * QUANTUM)
+        piece = _piece(limits)
         self._rows = loaded.rows("main", model.main, plan.streams * ROWS)
         self._tiles = loaded.tiles("main", model.main, piece)
         self._run = WindowRun(self._rows, model.vocab)
@@ -116,10 +127,18 @@ class Backend:
         self._hidden = hidden
         self._head = Head(loaded, model, hidden, piece) if model.head else None
         self._places = list(range(plan.streams - 1, -1, -1))
-        self._costs = costs.measure(self) if self._device.type == "cuda" else self._costs
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+            self._costs = costs.measure(self)
+
+    def _here(self) -> None:
+        """Triton launches on the thread's current device; the thread that calls need not be the one that loaded."""
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
 
     def open(self, mark: Mark | None) -> StreamId:
         """A new stream, empty or standing at `mark`."""
+        self._here()
         if not self._places:
             raise ValueError(f"{self._store.streams} streams are open, and no more fit")
         self._made += 1
@@ -131,7 +150,7 @@ class Backend:
         if kept:
             self._store.pages.hold(kept.pages)
             stream.table.ids += kept.pages
-            self._store.tables[stream.place, : len(kept.pages)] = torch.tensor(kept.pages, dtype=torch.int32, device=self._device)
+            send(self._store.tables[stream.place], kept.pages)
             stream.lengths.committed = stream.head = kept.position
             stream.started = True
             self._hidden[stream.place, 0] = kept.last_hidden
@@ -139,11 +158,14 @@ class Backend:
 
     def reserve(self, stream: StreamId, upto: int) -> bool:
         """Pages for positions below `upto`; False: no room now."""
+        self._here()
         return self._streams[stream].cover(upto, self._store)
 
     def read(self, piece: PromptPiece) -> Ticket:
         """A prompt piece, up to 2,048 rows a launch; the last row's logits come from the window path."""
+        self._here()
         stream = self._streams[piece.stream]
+        stream.need(piece.start + len(piece.tokens))
         stream.lengths.read(piece.start, len(piece.tokens))
         for at in range(0, len(piece.tokens), self._tiles.capacity):
             tokens = piece.tokens[at : at + self._tiles.capacity]
@@ -156,22 +178,23 @@ class Backend:
 
     def _tile(self, stream: Stream, tokens: Sequence[int], start: int) -> None:
         count = len(tokens)
-        ids = torch.tensor(tokens, dtype=torch.int64)
-        self._tiles.tokens[:count].copy_(ids, non_blocking=True)
+        send(self._tiles.tokens, tokens)
         self._tiles.at(stream.place, start, count, 0)
         self._tiles.launch(count)
         hidden = self._tiles.hidden()
         if self._head:
-            self._head.absorb_tile(stream, ids, hidden, start, count)
+            self._head.absorb_tile(stream, self._tiles.tokens[:count], hidden, start, count)
         self._hidden[stream.place, 0] = hidden[count - 1]
         stream.started = True
 
     def step(self, windows: Sequence[Window]) -> Ticket:
         """Commit, then all rows of all windows in one replayed graph, draws included."""
+        self._here()
         streams = [self._streams[window.stream] for window in windows]
         for stream, window in zip(streams, windows, strict=True):
             if len(window.draws) != len(window.tokens):
                 raise ValueError(f"{len(window.tokens)} rows need as many draws, not {len(window.draws)}")
+            stream.need(window.start + len(window.tokens))
             stream.lengths.commit(window.kept)
             stream.lengths.window(window.start, len(window.tokens))
             if window.kept:
@@ -191,6 +214,7 @@ class Backend:
         """MTP: absorb kept rows, then a chain of links that feed each other on the device."""
         if self._head is None:
             raise ValueError(f"{self._model.name} has no MTP head")
+        self._here()
         drawn = self._head.draft(self._streams[stream], kept, draws, limit)
         return self._results.add([drawn], [])
 
@@ -199,7 +223,7 @@ class Backend:
         return self._results.wait(ticket)
 
     def mark(self, stream: StreamId) -> Mark | None:
-        """Keep the stream's state; None when the prompt cache has no room for its new pages."""
+        """Keep the stream's state; None when the prompt cache has no room for it or for its new pages."""
         source = self._streams[stream]
         position = source.lengths.committed
         if position == 0 or position % QUANTUM or not source.lengths.pure:
@@ -208,8 +232,10 @@ class Backend:
             )
         pages = tuple(source.table.ids[: position // QUANTUM])
         new = sum(page not in self._marked for page in pages)
-        if len(self._marked) + new > self._cache_pages:
+        full = self._cache_states is not None and len(self._marks) >= self._cache_states
+        if full or len(self._marked) + new > self._cache_pages:
             return None
+        self._here()
         self._made += 1
         self._store.pages.hold(pages)
         for page in pages:
@@ -244,3 +270,8 @@ class Backend:
     def costs(self) -> WindowCosts:
         """Seconds measured at load on the device."""
         return self._costs
+
+
+def _piece(limits: Limits) -> int:
+    """Prompt rows of a launch at most."""
+    return min(PIECE, -(-limits.window // QUANTUM) * QUANTUM)

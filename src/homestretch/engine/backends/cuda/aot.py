@@ -3,7 +3,7 @@
     python -m homestretch.engine.backends.cuda.aot [--json]
 
 Shapes are those of the 30B-A3B hybrid (hidden 2,688, 4-bit groups of 64) and of a llama with 8-bit embeddings. The exit status is 1
-when a kernel does not compile or a window kernel spills registers.
+when a kernel does not compile, needs more shared memory than the smallest device has, or a window kernel spills registers.
 """
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ from typing import Any
 
 import msgspec
 
+from homestretch.engine.backends.cuda.weights import stages
+
+LEAST_SHARED = 99 << 10
+"""Bytes of shared memory that a block may have on every device of the backend (sm_86, sm_120, sm_121: 99 KiB)."""
+
 TARGETS = {80: "sm_80", 90: "sm_90a", 100: "sm_100a", 120: "sm_120a", 121: "sm_121a"}
 
 
@@ -34,6 +39,7 @@ class Case:
     window: bool = True
     label: str = ""
     warps: int = 4
+    stages: int = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +71,14 @@ CASES = (
         label="8-bit",
     ),
     Case(module="affine", kernel="affine_rows", types="x f p h h f i i i i", constants={**AFFINE, "BITS": 5}, label="5-bit"),
+    Case(
+        module="affine",
+        kernel="affine_rows",
+        types="x f p h h f i i i i",
+        constants={**AFFINE, "BN": 64, "GROUP": 128, "BITS": 6},
+        label="6-bit",
+        stages=stages(6, 128, wide=False),
+    ),
     Case(module="affine", kernel="affine_pairs", types="x f q p h h f i i i i i", constants={**AFFINE, "BLOCKS": 60}),
     Case(module="affine", kernel="affine_embed", types="l p h h f", constants={**AFFINE, "BN": 64}),
     Case(
@@ -74,6 +88,16 @@ CASES = (
         constants={**AFFINE, "BM": 64, "BT": 128},
         window=False,
         warps=8,
+    ),
+    Case(
+        module="affine",
+        kernel="affine_tiles",
+        types="x p h h f i i i i",
+        constants={**AFFINE, "BM": 64, "BT": 128, "BITS": 6},
+        window=False,
+        label="6-bit",
+        warps=8,
+        stages=stages(6, 64, wide=True),
     ),
     Case(
         module="affine",
@@ -91,14 +115,14 @@ CASES = (
         label="router",
     ),
     Case(module="dense", kernel="dense_embed", types="l h f i", constants={"BK": 256}),
-    Case(module="pointwise", kernel="add_norm", types="f f h f f x f r", constants={**NORM, "ADD": True}),
+    Case(module="pointwise", kernel="add_norm", types="f f f h f f x f r", constants={**NORM, "ADD": 2}),
     Case(module="pointwise", kernel="add", types="f f f i", constants={"BK": 512}),
     Case(module="pointwise", kernel="activate", types="f f f x f i i", constants={**NORM, "K": 3712, "KIND": 2}),
     Case(
         module="pointwise",
         kernel="gated_norm",
         types="f f h f x f r i i",
-        constants={"K": 4096, "PARTS": 8, "BP": 512, "GROUP": 64, "PREPARE": False, "PLAIN": True},
+        constants={"K": 4096, "PARTS": 8, "BP": 512, "GROUP": 64, "PREPARE": True, "PLAIN": False},
     ),
     Case(
         module="pointwise",
@@ -197,7 +221,9 @@ def compile_case(case: Case, capability: int) -> Row:
     aligned = {(function.arg_names.index(a),): [["tt.divisibility", 16]] for a in arguments if signature[a].startswith("*")}
     try:
         source = ASTSource(fn=function, signature=signature, constexprs=case.constants, attrs=aligned)
-        compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": case.warps})
+        compiled = triton.compile(
+            source, target=GPUTarget("cuda", capability, 32), options={"num_warps": case.warps, "num_stages": case.stages}
+        )
     except Exception as error:  # noqa: BLE001 - the compiler raises many kinds; each is a row of the table
         return Row(kernel=name, target=TARGETS[capability], window=case.window, error=str(error).strip().splitlines()[-1][:200])
     registers, spills = resources(compiled.asm["cubin"])
@@ -241,7 +267,7 @@ def main() -> int:
     bad = 0
     table = []
     for row in rows():
-        wrong = bool(row.error) or (row.window and row.spills > 0)
+        wrong = bool(row.error) or (row.window and row.spills > 0) or row.shared_bytes > LEAST_SHARED
         bad += wrong
         table.append(row)
         if not options.json:

@@ -28,10 +28,13 @@ def measure(backend: Backend) -> WindowCosts:
     def tokens(start: int, count: int) -> tuple[int, ...]:
         return tuple(mix64(start + i) % vocab for i in range(count))
 
-    def draw(position: int) -> Draw:
-        return Draw(seed=1, position=position, temperature=1.0, top_k=0, top_p=0.95, min_p=0.0)
+    def draw(position: int, temperature: float = 1.0, top_k: int = 0, top_p: float = 0.95) -> Draw:
+        return Draw(seed=1, position=position, temperature=temperature, top_k=top_k, top_p=top_p, min_p=0.0)
 
     backend.wait(backend.read(PromptPiece(stream=stream, start=0, tokens=tokens(0, 100), draw=draw(100))))
+    # Once in every way to draw, so that none is compiled while somebody waits.
+    for wish in (draw(101, temperature=0.0), draw(101, top_p=1.0), draw(101, top_k=40)):
+        backend.wait(backend.step([Window(stream=stream, start=100, tokens=tokens(0, 1), draws=(wish,), kept=0)]))
     seconds = []
     for rows in range(1, ROWS + 1):
         times = []

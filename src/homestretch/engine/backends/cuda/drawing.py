@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from homestretch.engine.backends.cuda.kernels import draws as kernels
+from homestretch.engine.backends.cuda.memory import send
 from homestretch.engine.draws import COLD, key
 from homestretch.engine.types import Draw
 
@@ -15,7 +16,10 @@ BLOCK = 2048
 
 
 class Drawer:
-    """Buffers and launches for up to `rows` rows over `vocab` logits. `launch` is what a captured graph holds."""
+    """Buffers and launches for up to `rows` rows over `vocab` logits. `launch` is what a captured graph holds.
+
+    Noise and masses are computed without fused multiply-adds: `engine/draws.py` rounds after each operation.
+    """
 
     def __init__(self, *, vocab: int, rows: int, device: torch.device) -> None:
         self.vocab, self.rows, self.device = vocab, rows, device
@@ -25,9 +29,12 @@ class Drawer:
         def buffer(*shape: int, dtype: torch.dtype) -> torch.Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        self.keys = buffer(rows, dtype=torch.int64)
-        self.inverse, self.top_p, self.min_p = (buffer(rows, dtype=torch.float32) for _ in range(3))
-        self.top_k = buffer(rows, dtype=torch.int32)
+        # One buffer, so that a step's settings go up in one copy.
+        self._settings = buffer(6 * rows, dtype=torch.int32)
+        lines = self._settings.view(6, rows)
+        self.keys = self._settings[: 2 * rows].view(torch.int64)
+        self.inverse, self.top_p, self.min_p = (lines[at].view(torch.float32) for at in (2, 3, 4))
+        self.top_k = lines[5]
         self.peak, self.best = buffer(rows, dtype=torch.float32), buffer(rows, dtype=torch.float32)
         self.tokens = buffer(rows, dtype=torch.int64)
         self.values, self.ids = buffer(rows, self.blocks, dtype=torch.float32), buffer(rows, self.blocks, dtype=torch.int32)
@@ -52,11 +59,11 @@ class Drawer:
         count = len(rows)
         inverse = np.asarray([1.0 / r.temperature if w else 0.0 for r, w in zip(rows, warm, strict=True)], dtype=np.float32)
         keys = np.asarray([key(r.seed, r.position) for r in rows], dtype=np.uint64).view(np.int64)
-        self.keys[:count].copy_(torch.from_numpy(keys), non_blocking=True)
-        self.inverse[:count].copy_(torch.from_numpy(inverse), non_blocking=True)
-        for target, values in ((self.top_p, [r.top_p for r in rows]), (self.min_p, [r.min_p for r in rows])):
-            target[:count].copy_(torch.tensor(values, dtype=torch.float32), non_blocking=True)
-        self.top_k[:count].copy_(torch.tensor([r.top_k for r in rows], dtype=torch.int32), non_blocking=True)
+        table = np.zeros((6, self.rows), dtype=np.int32)
+        table[:2].reshape(-1).view(np.int64)[:count] = keys
+        table[2:5].view(np.float32)[:, :count] = inverse, [r.top_p for r in rows], [r.min_p for r in rows]
+        table[5, :count] = [r.top_k for r in rows]
+        send(self._settings, table.reshape(-1))
 
     def launch(self, logits: torch.Tensor, count: int, mode: str, first: int = 0) -> torch.Tensor:
         """Draw `count` rows of logits (count, vocab) float32 by the settings from `first` on; (count,) int64 on the device."""
@@ -73,7 +80,7 @@ class Drawer:
         kernels.noisy_peaks[blocks](
             logits, self.peak, self.inverse[first:], self.min_p[first:], self.keys[first:], self.threshold, self.ties, self.counts,
             self.values, self.ids,
-            self.vocab, self.blocks, BLOCK=BLOCK, BB=self.lanes, WITHIN=mode in ("number", "mass"),
+            self.vocab, self.blocks, BLOCK=BLOCK, BB=self.lanes, WITHIN=mode in ("number", "mass"), enable_fp_fusion=False,
         )  # fmt: skip
         kernels.best_row[(count,)](self.values, self.ids, self.best, self.tokens, self.blocks, BB=self.lanes)
         return self.tokens[:count]
@@ -91,6 +98,7 @@ class Drawer:
             kernels.tally[(count, self.blocks)](
                 logits, self.peak, self.inverse[first:], self.threshold, self.ties, self.counts, self.prefix,
                 self.mass, self.number, self.vocab, self.blocks, BLOCK=BLOCK, BB=self.lanes, LEVEL=level, WITHIN=within,
+                enable_fp_fusion=False,
             )  # fmt: skip
             kernels.narrow_row[(count,)](
                 self.mass, self.number, self.top_k[first:], self.top_p[first:], self.wanted, self.above, self.prefix,

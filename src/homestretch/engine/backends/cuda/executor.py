@@ -31,14 +31,27 @@ from homestretch.engine.program import (
 
 Matrices = Mapping[str, Packed | Dense]
 
+LEAST_GROUP = 32
+"""The smallest group of a packed matrix."""
+
 
 def power(n: int) -> int:
     """The next power of two, at least 16."""
     return max(16, 1 << (n - 1).bit_length())
 
 
+def logit_buffers(program: Program, lowered: Lowered) -> set[int]:
+    """Buffers that hold logits and nothing else."""
+    logits = {op.outs[0] for op in program.ops if isinstance(op.attrs, Head)}
+    others = {place.buffer for number, place in lowered.places.items() if number not in logits}
+    return {lowered.places[number].buffer for number in logits} - others
+
+
 class Executor:
     """Buffers for up to `capacity` rows of one program, and the launches of its steps on the first `count` of them."""
+
+    draws = True
+    """False where nobody reads logits: their buffer, the largest by far, is not made."""
 
     def __init__(
         self,
@@ -53,14 +66,20 @@ class Executor:
     ) -> None:
         self.name, self.program, self.lowered, self.matrices, self.store = name, program, lowered, matrices, store
         self.capacity, self.compute, self.device = capacity, compute, store.device
-        self.buffers = [torch.zeros((capacity, width), device=self.device) for width in lowered.buffers]
+        unused = set() if self.draws else logit_buffers(program, lowered)
+        self.buffers = [
+            torch.zeros((0 if number in unused else capacity, width), device=self.device)
+            for number, width in enumerate(lowered.buffers)
+        ]
         self.casts = [torch.zeros((capacity, width), dtype=compute, device=self.device) for width, _ in lowered.casts]
-        self.sums = [torch.zeros((capacity, width // group), device=self.device) for width, group in lowered.casts]
+        # Rows of width // group, dense; a value that is prepared anew for another group takes the same buffer.
+        self.sums = [torch.zeros(capacity * (width // LEAST_GROUP), device=self.device) for width, _ in lowered.casts]
         self.tokens = torch.zeros(capacity, dtype=torch.int64, device=self.device)
         self.positions = torch.zeros(capacity, dtype=torch.int32, device=self.device)
         self.slots = torch.full((capacity,), -1, dtype=torch.int32, device=self.device)
-        self._inverse: dict[Rotary, torch.Tensor] = {}
+        self._inverse: dict[tuple[Rotary, tuple[str, ...]], torch.Tensor] = {}
         self._ids: dict[int, torch.Tensor] = {}
+        self._held: dict[tuple[str, tuple[int, ...]], torch.Tensor] = {}
         self._zero = torch.zeros(1, device=self.device)
 
     def value(self, number: int) -> torch.Tensor:
@@ -144,10 +163,12 @@ class Executor:
         x, sums = self._prepared(step, step.outs[0])
         summed = self.value(step.added) if step.added is not None else self._zero
         second = self.value(step.ins[1]) if step.added is not None else self._zero
+        third = self.value(step.ins[2]) if len(step.ins) > 2 else self._zero
         first = self._whole(first, count)
         pointwise.add_norm[(count,)](
-            first, self._whole(second, count), self.vector(step.weights[0]), summed, self.value(step.outs[0]), x, sums, a.eps,
-            K=k, BK=power(k), GROUP=step.prepare or 16, ADD=step.added is not None, PREPARE=bool(step.prepare), PLAIN=step.plain,
+            first, self._whole(second, count), self._whole(third, count), self.vector(step.weights[0]),
+            summed, self.value(step.outs[0]), x, sums, a.eps,
+            K=k, BK=power(k), GROUP=step.prepare or 16, ADD=len(step.ins) - 1, PREPARE=bool(step.prepare), PLAIN=step.plain,
         )  # fmt: skip
 
     def _whole(self, value: torch.Tensor, count: int) -> torch.Tensor:
@@ -171,9 +192,10 @@ class Executor:
         y, z = self.value(step.ins[0]), self.value(step.ins[1])
         out = self.value(step.outs[0])
         k = y.shape[1]
+        x, sums = self._prepared(step, step.outs[0])
         pointwise.gated_norm[(count, a.groups)](
-            y, z, self.vector(step.weights[0]), out, self._zero, self._zero, a.eps, y.stride(0), z.stride(0),
-            K=k, PARTS=a.groups, BP=power(k // a.groups), GROUP=16, PREPARE=False, PLAIN=True,
+            y, z, self.vector(step.weights[0]), out, x, sums, a.eps, y.stride(0), z.stride(0),
+            K=k, PARTS=a.groups, BP=power(k // a.groups), GROUP=step.prepare or 16, PREPARE=bool(step.prepare), PLAIN=step.plain,
         )  # fmt: skip
 
     def _add(self, step: Step, count: int) -> None:
@@ -182,13 +204,14 @@ class Executor:
         pointwise.add[(count, -(-k // 512))](a, b, self.value(step.outs[0]), k, BK=512)
 
     def _rotary(self, step: Step, a: Rotary, count: int) -> None:
-        if a not in self._inverse:
+        key = (a, step.weights)
+        if key not in self._inverse:
             exponent = -torch.arange(0, a.dims, 2, dtype=torch.float64) / a.dims
             inverse = (a.base**exponent).to(torch.float32).to(self.device)
-            self._inverse[a] = inverse / self.vector(step.weights[0]).to(torch.float32) if step.weights else inverse
+            self._inverse[key] = inverse / self.vector(step.weights[0]).to(torch.float32) if step.weights else inverse
         x = self.value(step.ins[0])
         pointwise.rotary[(count, a.heads)](
-            x, self.positions, self._inverse[a], self.value(step.outs[0]), x.stride(0), a.heads,
+            x, self.positions, self._inverse[key], self.value(step.outs[0]), x.stride(0), a.heads,
             D=a.head_dim, BD=power(a.head_dim), DIMS=a.dims, INTERLEAVED=a.interleaved,
         )  # fmt: skip
 
@@ -208,11 +231,10 @@ class Executor:
         return self._ids[top]
 
     def _scratch(self, name: str, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """A buffer that lives between two launches."""
-        held: dict[str, torch.Tensor] = self.__dict__.setdefault("_held", {})
-        if name not in held or held[name].shape != shape:
-            held[name] = torch.zeros(shape, dtype=dtype, device=self.device)
-        return held[name]
+        """A buffer that lives between two launches. It is never given back: captured graphs hold its address."""
+        if (name, shape) not in self._held:
+            self._held[name, shape] = torch.zeros(shape, dtype=dtype, device=self.device)
+        return self._held[name, shape]
 
     def dense_product(self, x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, y: torch.Tensor, count: int) -> None:
         """y = x w^T (+ bias), 16 rows at a time."""

@@ -12,9 +12,10 @@ import torch
 
 from homestretch.engine.backends.cuda.drawing import Drawer
 from homestretch.engine.backends.cuda.loading import Loaded
-from homestretch.engine.backends.cuda.memory import ROWS, Stream
+from homestretch.engine.backends.cuda.memory import ROWS, Stream, send
 from homestretch.engine.backends.cuda.results import Drawn
-from homestretch.engine.backends.cuda.runs import Graphs, chunks_for
+from homestretch.engine.backends.cuda.rows import chunks_for
+from homestretch.engine.backends.cuda.runs import Graphs
 from homestretch.engine.errors import SetupError
 from homestretch.engine.program import Model
 from homestretch.engine.types import Draw
@@ -36,9 +37,9 @@ class Head:
         self._made = torch.zeros(ROWS, dtype=torch.int64, device=hidden.device)
 
     def absorb_tile(self, stream: Stream, ids: torch.Tensor, hidden: torch.Tensor, start: int, count: int) -> None:
-        """A prompt piece that the main program has just read; hidden (rows, width) is its own."""
+        """A prompt piece that the main program has just read; ids (count,) on the device, hidden (rows, width) is its own."""
         tiles = self._tiles
-        tiles.tokens[:count].copy_(ids, non_blocking=True)
+        tiles.tokens[:count] = ids
         into = tiles.value(1)
         if stream.started:
             into[:1] = self._hidden[stream.place, :1]
@@ -85,7 +86,7 @@ class Head:
         rows = self._rows
         self._drawer.set(links)
         mode = Drawer.mode(links)
-        rows.tokens[:1].copy_(torch.tensor([stream.drawn[max(kept - 1, 0)].token]), non_blocking=True)
+        send(rows.tokens, [stream.drawn[max(kept - 1, 0)].token])
         rows.value(1)[:1] = self._hidden[stream.place, kept : kept + 1]
         self._place(stream, [at])
         rows.chunks = chunks_for(at + len(links))
@@ -96,7 +97,7 @@ class Head:
         """One draft; later links take the token and hidden of the one before."""
         rows = self._rows
         if link:
-            rows.tokens[:1] = self._made[link - 1 : link]
+            torch.clamp(self._made[link - 1 : link], max=self._drawer.vocab - 1, out=rows.tokens[:1])
             rows.value(1)[:1] = rows.hidden[:1]
             rows.positions[:1] += 1
         rows.launch(1)
@@ -105,6 +106,6 @@ class Head:
     def _place(self, stream: Stream, positions: Sequence[int]) -> None:
         """Positions and stream of the next rows."""
         rows, count = self._rows, len(positions)
-        rows.positions[:count].copy_(torch.tensor(list(positions), dtype=torch.int32), non_blocking=True)
+        send(rows.positions, list(positions))
         rows.slots[:count] = stream.place
         rows.chunks = chunks_for(positions[-1])

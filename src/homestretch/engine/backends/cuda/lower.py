@@ -17,6 +17,7 @@ from homestretch.engine.program import (
     Conv,
     Embed,
     Experts,
+    GatedNorm,
     Head,
     Linear,
     Op,
@@ -29,8 +30,8 @@ from homestretch.engine.program import (
     Ssm,
 )
 
-FUSED = (RmsNorm, SiluMul, Relu2)
-"""Kinds whose kernels also prepare their output (GatedNorm does so where its parts are whole groups)."""
+FUSED = (RmsNorm, SiluMul, Relu2, GatedNorm)
+"""Kinds whose kernels also prepare their output (GatedNorm where its parts are whole groups)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ class Place:
 class Step:
     """One launch or a few. ins and outs are value numbers, weight names resolved by the executor.
 
-    added: for a norm, the value number that takes the sum of its two inputs. prepare: group size for which the output is prepared,
+    added: for a norm, the value number that takes the sum of its two or three inputs. prepare: group size of the prepared output,
     0 for none; plain: somebody reads the float32 output. matrix: key of the joined weights of a product.
     """
 
@@ -117,10 +118,10 @@ class Lowering:
             elif isinstance(op.attrs, Linear) and len(op.weights) == 1:
                 self._products(at, op, done)
             elif isinstance(op.attrs, Add) and self._norm_follows(at):
-                norm = self.program.ops[at + 1]
+                self._sum_and_norm(at, op.ins, op.outs[0], done)
+            elif isinstance(op.attrs, Add) and (first := self._sum_follows(at)) is not None:
                 done.add(at + 1)
-                self._put(op.outs[0], self._width[op.ins[0]])
-                self._emit(norm, ins=op.ins, added=op.outs[0])
+                self._sum_and_norm(at + 1, (first, *op.ins), self.program.ops[at + 1].outs[0], done)
             else:
                 self._emit(op, ins=op.ins)
             self._let_go(at)
@@ -130,11 +131,29 @@ class Lowering:
         follower = self.program.ops[at + 1] if at + 1 < len(self.program.ops) else None
         return follower is not None and isinstance(follower.attrs, RmsNorm) and follower.ins == self.program.ops[at].outs
 
+    def _sum_follows(self, at: int) -> int | None:
+        """The other summand, when a sum is read by nothing but a sum right after it that has a norm after itself."""
+        made = self.program.ops[at].outs[0]
+        follower = self.program.ops[at + 1] if at + 1 < len(self.program.ops) else None
+        if follower is None or not isinstance(follower.attrs, Add) or not self._norm_follows(at + 1):
+            return None
+        others = [number for number in follower.ins if number != made]
+        alone = self._readers.get(made) == [follower] and made not in self._kept
+        return others[0] if alone and len(others) == 1 else None
+
+    def _sum_and_norm(self, at: int, ins: tuple[int, ...], total: int, done: set[int]) -> None:
+        """One launch for the last sum, at `at`, and the norm after it."""
+        done.add(at + 1)
+        self._put(total, self._width[ins[0]])
+        self._emit(self.program.ops[at + 1], ins=ins, added=total)
+
     def _emit(self, op: Op, *, ins: Sequence[int], added: int | None = None) -> None:
         for number, width in zip(op.outs, self._out_widths(op), strict=True):
             self._put(number, width)
         self._prepare_inputs(op)
         prepare = self._wish(op.outs[0]) if isinstance(op.attrs, FUSED) else 0
+        if prepare and isinstance(op.attrs, GatedNorm) and self._width[op.outs[0]] // op.attrs.groups % prepare:
+            prepare = 0
         if prepare:
             self._cast(op.outs[0], prepare)
         self.out.steps.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from homestretch.engine.program import QUANTUM, Slot
@@ -13,6 +14,18 @@ from homestretch.engine.types import RowOut
 
 ROWS = 16
 """Rows of a window at most."""
+
+
+def send(buffer: torch.Tensor, values: Sequence[int] | Sequence[float] | np.ndarray) -> None:
+    """Copy a few numbers to the front of a device buffer, in order with the launches around it.
+
+    From pinned memory, which torch keeps until the copy has run; a device that reads pageable memory itself (GB10) could find it
+    gone.
+    """
+    host = torch.as_tensor(values, dtype=buffer.dtype, device="cpu")
+    if buffer.is_cuda:
+        host = host.pin_memory()
+    buffer[: host.shape[0]].copy_(host, non_blocking=True)
 
 
 class Store:
@@ -77,15 +90,18 @@ class Stream:
     head: int = 0
     head_first: int = 1
 
+    def need(self, upto: int) -> None:
+        """ValueError unless there are pages for every position below `upto`: a row without one would write into another's."""
+        if upto > self.table.room:
+            raise ValueError(f"no pages for position {upto - 1}: room for {self.table.room} tokens was reserved")
+
     def cover(self, upto: int, store: Store) -> bool:
         """Pages for positions below `upto`, written to the device's table; False when there are not enough."""
         before = len(self.table.ids)
         if self.table.cover(upto) is None:
             return False
         if len(self.table.ids) > before:
-            store.tables[self.place, before : len(self.table.ids)] = torch.tensor(
-                self.table.ids[before:], dtype=torch.int32, device=store.device
-            )
+            send(store.tables[self.place, before:], self.table.ids[before:])
         return True
 
 

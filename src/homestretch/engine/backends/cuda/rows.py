@@ -6,18 +6,29 @@ of one (rows, windows, chunks) shape can be replayed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
 import torch
 
 from homestretch.engine.backends.cuda.executor import Executor, power
 from homestretch.engine.backends.cuda.kernels import affine, attention, recurrent
 from homestretch.engine.backends.cuda.lower import Step
-from homestretch.engine.backends.cuda.memory import ROWS
-from homestretch.engine.backends.cuda.weights import Packed
+from homestretch.engine.backends.cuda.memory import ROWS, send
+from homestretch.engine.backends.cuda.weights import Packed, stages
 from homestretch.engine.program import QUANTUM, Attention, Conv, Ssm
 
 CHUNK = 512
 BLOCK = 64
 LANES = 16
+PARTS = 1 << 24
+"""Elements of the buffer for attention's chunks; rows whose chunks do not fit into it together are launched in turns."""
+
+
+def chunks_for(position: int) -> int:
+    """Attention chunks a launch provides for: the next power of two, so that few graphs serve a growing text."""
+    return 1 << (position // CHUNK).bit_length()
 
 
 class Rows(Executor):
@@ -27,20 +38,52 @@ class Rows(Executor):
         """Buffers of the window tables; called once."""
         most = self.store.streams
 
-        def table(size: int) -> torch.Tensor:
-            return torch.zeros(size, dtype=torch.int32, device=self.device)
-
-        self.starts, self.places, self.kept, self.phases = table(most + 1), table(most), table(most), table(most)
+        # One buffer, so that all that a step sends goes up in one copy.
+        rows = self.capacity
+        self._sizes = (2 * rows, rows, rows, most + 1, most, most, most)
+        self._board = torch.zeros(sum(self._sizes), dtype=torch.int32, device=self.device)
+        tokens, self.positions, self.slots, self.starts, self.places, self.kept, self.phases = (
+            self._board[end - size : end] for end, size in zip(accumulate(self._sizes), self._sizes, strict=True)
+        )
+        self.tokens = tokens.view(torch.int64)
         self.windows, self.chunks = 1, 1
+        last = self.store.tables.shape[1] * QUANTUM - 1
+        row = max(
+            (a.attrs.kv_heads * chunks_for(last) * part_of(a.attrs) for a in self.program.ops if isinstance(a.attrs, Attention)),
+            default=0,
+        )
+        self._parts = torch.zeros(min(self.capacity * row, max(PARTS, row)), device=self.device)
         logits = self.lowered.places[self.program.outputs["logits"]]
         self.logits = self.buffers[logits.buffer]
         self.hidden = self.value(self.program.outputs["hidden"])
+
+    def fill(
+        self,
+        *,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        slots: Sequence[int],
+        starts: Sequence[int],
+        places: Sequence[int],
+        kept: Sequence[int],
+        phases: Sequence[int],
+    ) -> None:
+        """Rows and windows of the next launch, sent to the device."""
+        board = np.zeros(sum(self._sizes), dtype=np.int32)
+        board[: self._sizes[0]].view(np.int64)[: len(tokens)] = tokens
+        at = self._sizes[0]
+        for values, size in zip((positions, slots, starts, places, kept, phases), self._sizes[1:], strict=True):
+            board[at : at + len(values)] = values
+            at += size
+        send(self._board, board)
+        self.windows, self.chunks = len(places), chunks_for(max(positions))
 
     def product(self, number: int, matrix: Packed, out: torch.Tensor, count: int) -> None:
         x, sums = self.cast_of(number)
         affine.affine_rows[(matrix.blocks, -(-count // 16))](
             x, sums, matrix.words, matrix.scales, matrix.biases, out, count, matrix.n, matrix.k, out.stride(0),
             K=matrix.k, BN=matrix.bn, GROUP=matrix.group, BITS=matrix.bits,
+            num_stages=stages(matrix.bits, matrix.group, wide=False),
         )  # fmt: skip
 
     asked = True
@@ -80,6 +123,7 @@ class Rows(Executor):
         affine.affine_pairs[(m.blocks, pairs)](
             x, sums, ids, m.words, m.scales, m.biases, y, pairs, m.n, m.k, m.n, share,
             K=m.k, BN=m.bn, GROUP=m.group, BITS=m.bits, BLOCKS=m.blocks,
+            num_stages=stages(m.bits, m.group, wide=False),
         )  # fmt: skip
 
     def _attention(self, step: Step, a: Attention, count: int) -> None:
@@ -90,18 +134,20 @@ class Rows(Executor):
         attention.store_kv[(count, a.kv_heads)](
             k, v, pool, tables, self.slots, self.positions, k.stride(0), v.stride(0), width, PAGE=QUANTUM, **shape
         )
-        lanes = max(LANES, power(a.heads // a.kv_heads))
-        kind = f"{a.kv_heads}.{lanes}.{a.head_dim}.{self.chunks}.{count}"
-        part = self._scratch(f"part.{kind}", (count, a.kv_heads, self.chunks, lanes, a.head_dim))
-        stats = self._scratch(f"stats.{kind}", (count, a.kv_heads, self.chunks, 2, lanes))
-        attention.attend_rows[(count, a.kv_heads, self.chunks)](
-            q, pool, tables, self.slots, self.positions, firsts, part, stats, a.scale, q.stride(0), width, self.chunks,
-            HEADS=a.heads, BH=lanes, PAGE=QUANTUM, CHUNK=CHUNK, BLOCK=BLOCK, **shape,
-        )  # fmt: skip
-        attention.merge_rows[(count, a.kv_heads)](
-            part, stats, self.slots, self.positions, firsts, self.value(step.outs[0]), self.chunks,
-            HEADS=a.heads, BH=lanes, CHUNK=CHUNK, **shape,
-        )  # fmt: skip
+        lanes, y = lanes_of(a), self.value(step.outs[0])
+        per = a.kv_heads * self.chunks
+        turn = self._parts.numel() // (per * part_of(a))
+        turn = min(count, 1 << (turn.bit_length() - 1))
+        part, stats = self._parts[: turn * per * lanes * a.head_dim], self._parts[turn * per * lanes * a.head_dim :]
+        for at in range(0, count, turn):
+            many, slots, positions = min(turn, count - at), self.slots[at:], self.positions[at:]
+            attention.attend_rows[(many, a.kv_heads, self.chunks)](
+                q[at:], pool, tables, slots, positions, firsts, part, stats, a.scale, q.stride(0), width, self.chunks,
+                HEADS=a.heads, BH=lanes, PAGE=QUANTUM, CHUNK=CHUNK, BLOCK=BLOCK, **shape,
+            )  # fmt: skip
+            attention.merge_rows[(many, a.kv_heads)](
+                part, stats, slots, positions, firsts, y[at:], self.chunks, HEADS=a.heads, BH=lanes, CHUNK=CHUNK, **shape
+            )
 
     def _conv(self, step: Step, a: Conv, count: int) -> None:
         x, saved = self.value(step.ins[0]), self.store.keep_inputs(f"{step.slot}.raw", a.channels)
@@ -117,9 +163,20 @@ class Rows(Executor):
         saved_x = self.store.keep_inputs(f"{step.slot}.x", x.shape[1])
         saved_dt = self.store.keep_inputs(f"{step.slot}.dt", a.heads)
         a_log, d, dt_bias = (self.vector(name) for name in step.weights)
-        bp = min(16, a.head_dim)
+        bp = min(16, a.head_dim & -a.head_dim)
         recurrent.ssm_rows[(self.windows, a.heads, a.head_dim // bp)](
             x, dt, a_log, d, dt_bias, self.store.state[step.slot or ""], saved_x, saved_dt, self.value(step.outs[0]),
             self.starts, self.places, self.kept, self.phases, dt.stride(0), a.dt_min, a.dt_max, self.store.streams,
             HEADS=a.heads, P=a.head_dim, BP=bp, GROUPS=a.groups, N=a.state, BN=power(a.state), MOST=ROWS,
+            enable_fp_fusion=False,  # a replayed row must round as it did in its window
         )  # fmt: skip
+
+
+def lanes_of(a: Attention) -> int:
+    """Query heads of a KV head as the kernels hold them."""
+    return max(LANES, power(a.heads // a.kv_heads))
+
+
+def part_of(a: Attention) -> int:
+    """Elements that one chunk of one row and KV head leaves behind: sums, maxima, masses."""
+    return lanes_of(a) * (a.head_dim + 2)

@@ -9,35 +9,48 @@ import torch
 from homestretch.engine.backends.cuda.drawing import Drawer
 from homestretch.engine.backends.cuda.memory import Stream
 from homestretch.engine.backends.cuda.results import Drawn, Results
-from homestretch.engine.backends.cuda.rows import CHUNK, Rows
+from homestretch.engine.backends.cuda.rows import Rows
 from homestretch.engine.types import Draw, FromTicket, Window
+
+MOST_GRAPHS = 512
+"""Captured graphs kept; the one that was not used for longest goes first."""
 
 
 class Graphs:
-    """Runs a launch; on a device it is captured the first time and replayed from then on."""
+    """Runs a launch; on a device it is captured the second time and replayed from then on.
+
+    All graphs of a device thread share one memory pool: what a launch allocates while it is captured is free again at its end.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._seen: set[Hashable] = set()
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
+        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
     def run(self, key: Hashable, launch: Callable[[], None]) -> None:
-        """The first run of a key is a plain one (it compiles and allocates); then its graph is captured for the next."""
+        """The first run of a key is a plain one (it compiles and allocates), so a shape that comes once costs no capture."""
         if self._device.type != "cuda":
             launch()
-        elif key in self._graphs:
-            self._graphs[key].replay()
-        else:
+            return
+        graph = self._graphs.pop(key, None)
+        if graph is None and key not in self._seen:
+            self._seen.add(key)
             launch()
-            torch.cuda.synchronize(self._device)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                launch()
-            self._graphs[key] = graph
+            return
+        if graph is None:
+            graph = self._captured(launch)
+        self._graphs[key] = graph
+        graph.replay()
 
-
-def chunks_for(position: int) -> int:
-    """Attention chunks a launch provides for: the next power of two, so that few graphs serve a growing text."""
-    return 1 << (position // CHUNK).bit_length()
+    def _captured(self, launch: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        torch.cuda.synchronize(self._device)
+        if len(self._graphs) >= MOST_GRAPHS:
+            del self._graphs[next(iter(self._graphs))]
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+            launch()
+        return graph
 
 
 class WindowRun:
@@ -60,20 +73,24 @@ class WindowRun:
             positions += range(window.start, window.start + len(window.tokens))
             places += [stream.place] * len(window.tokens)
             starts.append(len(tokens))
-        _send(rows.tokens, tokens)
-        _send(rows.positions, positions)
-        _send(rows.slots, places)
-        _send(rows.starts, starts)
-        _send(rows.places, [stream.place for stream in streams])
-        _send(rows.kept, [window.kept for window in windows])
-        _send(rows.phases, [stream.phase for stream in streams])
+        rows.fill(
+            tokens=tokens,
+            positions=positions,
+            slots=places,
+            starts=starts,
+            places=[stream.place for stream in streams],
+            kept=[window.kept for window in windows],
+            phases=[stream.phase for stream in streams],
+        )
         at = 0
         for window in windows:
             for token in window.tokens:
                 if isinstance(token, FromTicket):
-                    rows.tokens[at : at + 1] = results.token(token.ticket, token.window, token.row)
+                    # A row that drew nothing says 2^31 - 1; `wait` will fail it, the look-up must not read there.
+                    torch.clamp(
+                        results.token(token.ticket, token.window, token.row), max=self._vocab - 1, out=rows.tokens[at : at + 1]
+                    )
                 at += 1
-        rows.windows, rows.chunks = len(windows), chunks_for(max(positions))
         tokens_drawn = self._launch(count, draws)
         made, first = [], 0
         for window in windows:
@@ -91,7 +108,7 @@ class WindowRun:
             x, sums = rows.cast_of(at)
             group = rows.lowered.prepared[at].group
             x[:1] = hidden.to(x.dtype)
-            sums[:1] = x[:1].to(torch.float32).reshape(1, -1, group).sum(-1)
+            sums[: x.shape[1] // group] = x[0].to(torch.float32).reshape(-1, group).sum(-1)
         rows.launch_head(step, 1)
         return self._drawn(self._shape_and_draw([draw]), [draw], 0)
 
@@ -144,8 +161,3 @@ class WindowRun:
         )
 
     _raw: torch.Tensor | None = None
-
-
-def _send(buffer: torch.Tensor, values: Sequence[int]) -> None:
-    """Copy a few integers to the front of a device buffer."""
-    buffer[: len(values)].copy_(torch.tensor(values, dtype=buffer.dtype), non_blocking=True)

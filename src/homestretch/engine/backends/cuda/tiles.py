@@ -7,7 +7,7 @@ import torch
 from homestretch.engine.backends.cuda.executor import Executor, power
 from homestretch.engine.backends.cuda.kernels import affine, attention, recurrent
 from homestretch.engine.backends.cuda.lower import Step
-from homestretch.engine.backends.cuda.weights import WIDE, Packed
+from homestretch.engine.backends.cuda.weights import WIDE, Packed, stages
 from homestretch.engine.program import QUANTUM, Attention, Conv, Ssm
 
 HIGH = 64
@@ -19,6 +19,7 @@ SCAN = 32
 class Tiles(Executor):
     """`at` says whose prompt and where before a launch."""
 
+    draws = False
     place = 0
     start = 0
     low = 0
@@ -37,7 +38,8 @@ class Tiles(Executor):
         x, _ = self.cast_of(number)
         affine.affine_tiles[(-(-count // HIGH), matrix.blocks * matrix.bn // WIDE)](
             x, matrix.words, matrix.scales, matrix.biases, out, count, matrix.n, matrix.k, out.stride(0),
-            K=matrix.k, BM=HIGH, BN=matrix.bn, BT=WIDE, GROUP=matrix.group, BITS=matrix.bits, num_warps=8,
+            K=matrix.k, BM=HIGH, BN=matrix.bn, BT=WIDE, GROUP=matrix.group, BITS=matrix.bits,
+            num_warps=8, num_stages=stages(matrix.bits, matrix.group, wide=True),
         )  # fmt: skip
 
     def _head(self, step: Step, count: int) -> None:
@@ -62,7 +64,8 @@ class Tiles(Executor):
     def _grouped(self, x: torch.Tensor, order: torch.Tensor, blocks: torch.Tensor, m: Packed, y: torch.Tensor, share: int) -> None:
         affine.affine_grouped[(blocks.shape[1], m.blocks * m.bn // WIDE)](
             x, order, blocks[0], blocks[1], blocks[2], m.words, m.scales, m.biases, y, m.n, m.k, m.n, share,
-            K=m.k, BM=HIGH, BN=m.bn, BT=WIDE, GROUP=m.group, BITS=m.bits, BLOCKS=m.blocks, num_warps=8,
+            K=m.k, BM=HIGH, BN=m.bn, BT=WIDE, GROUP=m.group, BITS=m.bits, BLOCKS=m.blocks,
+            num_warps=8, num_stages=stages(m.bits, m.group, wide=True),
         )  # fmt: skip
 
     def _attention(self, step: Step, a: Attention, count: int) -> None:
@@ -90,7 +93,7 @@ class Tiles(Executor):
     def _ssm(self, step: Step, a: Ssm, count: int) -> None:
         x, dt = (self.value(number) for number in step.ins)
         a_log, d, dt_bias = (self.vector(name) for name in step.weights)
-        bp = min(32, a.head_dim)
+        bp = min(32, a.head_dim & -a.head_dim)
         recurrent.ssd_tiles[(a.heads, a.head_dim // bp)](
             x, dt, a_log, d, dt_bias, self.store.state[step.slot or ""][self.place], self.value(step.outs[0]),
             count, dt.stride(0), a.dt_min, a.dt_max,

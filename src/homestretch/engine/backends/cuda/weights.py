@@ -64,6 +64,18 @@ def block_outputs(n: int) -> int:
     return 64 if n >= 16_384 else 32 if n >= 2_048 else 16
 
 
+def stages(bits: int, group: int, *, wide: bool) -> int:
+    """Loop turns whose loads a product keeps in flight: what fits into the 99 KiB of shared memory of an RTX or a GB10.
+
+    Widths that are no power of two load a word and its neighbour for every integer. wide: a prompt's blocks.
+    """
+    if bits in (2, 4, 8):
+        return 3
+    if wide:
+        return 1 if group > 64 else 2
+    return 2 if group > 64 else 3
+
+
 def pack(parts: Sequence[Affine], device: torch.device) -> Packed:
     """Join affine matrices of one input width along their outputs and lay them out in blocks.
 

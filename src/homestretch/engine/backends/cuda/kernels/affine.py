@@ -4,7 +4,7 @@ Packed layout, made once at load (`weights.py`): for each block of BN outputs an
 WORDS = GROUP*BITS/32 words, then scales and biases as [block][group][BN]. One (block, group) is one contiguous read.
 
 A row's sum runs over groups in order: acc += scale * (x . q) + bias * sum(x); q <= 255 is exact in bf16. The row block is always
-16 rows high, so that a row's instructions do not depend on how many rows share the call.
+16 rows high and counts are not specialised, so that a row's instructions do not depend on how many rows share the call.
 """
 
 import triton
@@ -32,7 +32,7 @@ def unpack(words, runs, BN: tl.constexpr, GROUP: tl.constexpr, BITS: tl.constexp
         return ((both >> shift[None, :]) & ((1 << BITS) - 1)).to(tl.int32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def affine_rows(
     x_ptr, sums_ptr, words_ptr, scales_ptr, biases_ptr, y_ptr, rows, N, x_stride, y_stride,
     K: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr, BITS: tl.constexpr,
@@ -61,7 +61,7 @@ def affine_rows(
     tl.store(y_ptr + m[:, None] * y_stride + out[None, :], acc, mask=live[:, None] & (out < N)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pairs"])
 def affine_pairs(
     x_ptr, sums_ptr, ids_ptr, words_ptr, scales_ptr, biases_ptr, y_ptr, pairs, N, x_stride, y_stride, SHARE,
     K: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr, BITS: tl.constexpr, BLOCKS: tl.constexpr,
@@ -94,7 +94,7 @@ def affine_pairs(
     tl.store(y_ptr + pair * y_stride + out, tl.sum(tl.where(top[:, None], acc, 0.0), axis=0), mask=out < N)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def affine_tiles(
     x_ptr, words_ptr, scales_ptr, biases_ptr, y_ptr, rows, N, x_stride, y_stride,
     K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BT: tl.constexpr, GROUP: tl.constexpr, BITS: tl.constexpr,
@@ -123,7 +123,7 @@ def affine_tiles(
     tl.store(y_ptr + m[:, None] * y_stride + out[None, :], acc, mask=live[:, None] & (out < N)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["block_expert_ptr", "block_start_ptr", "block_count_ptr"])
 def affine_grouped(
     x_ptr, order_ptr, block_expert_ptr, block_start_ptr, block_count_ptr, words_ptr, scales_ptr, biases_ptr, y_ptr,
     N, x_stride, y_stride, SHARE,

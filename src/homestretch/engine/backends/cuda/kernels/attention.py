@@ -29,7 +29,7 @@ def store_kv(
     tl.store(to + KV * PAGE * D, v.to(pool_ptr.dtype.element_ty), mask=d < D)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["CHUNKS"], do_not_specialize_on_alignment=["slots_ptr", "positions_ptr"])
 def attend_rows(
     q_ptr, pool_ptr, table_ptr, slots_ptr, positions_ptr, firsts_ptr, part_ptr, stats_ptr, scale, q_stride, table_stride, CHUNKS,
     HEADS: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BH: tl.constexpr,
@@ -82,7 +82,7 @@ def attend_rows(
     tl.store(stats_ptr + at * (2 * BH) + BH + h, mass)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["CHUNKS"], do_not_specialize_on_alignment=["slots_ptr", "positions_ptr"])
 def merge_rows(
     part_ptr, stats_ptr, slots_ptr, positions_ptr, firsts_ptr, y_ptr, CHUNKS,
     HEADS: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, BD: tl.constexpr, BH: tl.constexpr, CHUNK: tl.constexpr,
@@ -120,7 +120,7 @@ def merge_rows(
     tl.store(y_ptr + r * (HEADS * D) + (head * PER + h)[:, None] * D + d[None, :], y, mask=(h < PER)[:, None] & (d < D)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["start", "rows", "low"], do_not_specialize_on_alignment=["table_ptr"])
 def attend_tiles(
     q_ptr, pool_ptr, table_ptr, y_ptr, scale, start, rows, low, q_stride,
     HEADS: tl.constexpr, KV: tl.constexpr, D: tl.constexpr, BD: tl.constexpr,

@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def dense_rows(
     x_ptr, w_ptr, bias_ptr, y_ptr, rows, N, K, x_stride, y_stride,
     BN: tl.constexpr, BK: tl.constexpr, BIAS: tl.constexpr,

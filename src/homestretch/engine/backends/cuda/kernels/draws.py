@@ -56,11 +56,12 @@ def gumbel(key, ids):
 
 @triton.jit
 def peaks(logits_ptr, values_ptr, ids_ptr, V, BLOCKS, BLOCK: tl.constexpr):
-    """The largest logit of each block and its lowest id."""
+    """The largest logit of each block and its lowest id; a NaN counts as infinite, which fails the row."""
     r = tl.program_id(0)
     block = tl.program_id(1)
     at = block * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(logits_ptr + r.to(tl.int64) * V + at, mask=at < V, other=float("-inf"))
+    x = tl.where(x == x, x, float("inf"))
     best = tl.max(x, axis=0)
     tl.store(values_ptr + r * BLOCKS + block, best)
     tl.store(ids_ptr + r * BLOCKS + block, tl.min(tl.where((x == best) & (at < V), at, 2147483647), axis=0))
@@ -68,14 +69,15 @@ def peaks(logits_ptr, values_ptr, ids_ptr, V, BLOCKS, BLOCK: tl.constexpr):
 
 @triton.jit
 def best_row(values_ptr, ids_ptr, value_ptr, token_ptr, BLOCKS, BB: tl.constexpr):
-    """The best of a row's blocks, ties to the lower id; grid (rows,)."""
+    """The best of a row's blocks, ties to the lower id; 2^31 - 1 when nothing is finite; grid (rows,)."""
     r = tl.program_id(0)
     b = tl.arange(0, BB)
     x = tl.load(values_ptr + r * BLOCKS + b, mask=b < BLOCKS, other=float("-inf"))
     ids = tl.load(ids_ptr + r * BLOCKS + b, mask=b < BLOCKS, other=2147483647)
     best = tl.max(x, axis=0)
     tl.store(value_ptr + r, best)
-    tl.store(token_ptr + r, tl.min(tl.where(x == best, ids, 2147483647), axis=0).to(tl.int64))
+    found = (x == best) & (x > float("-inf")) & (x < float("inf"))
+    tl.store(token_ptr + r, tl.min(tl.where(found, ids, 2147483647), axis=0).to(tl.int64))
 
 
 @triton.jit
@@ -88,7 +90,7 @@ def member(key, at, threshold, ties, counts_ptr, r, block, BLOCKS, BB: tl.conste
     return (key > threshold) | (equal & (rank < ties))
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["inverse_ptr"])
 def tally(
     logits_ptr, peak_ptr, inverse_ptr, threshold_ptr, ties_ptr, counts_ptr, prefix_ptr, mass_ptr, number_ptr, V, BLOCKS,
     BLOCK: tl.constexpr, BB: tl.constexpr, LEVEL: tl.constexpr, WITHIN: tl.constexpr,
@@ -123,7 +125,7 @@ def tally(
     tl.atomic_add(number_ptr + r * 2048 + bin, tl.full((BLOCK,), 1, tl.int32), mask=counted)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["top_k_ptr", "top_p_ptr"])
 def narrow_row(
     mass_ptr, number_ptr, top_k_ptr, top_p_ptr, wanted_ptr, above_ptr, prefix_ptr, threshold_ptr, ties_ptr,
     LEVEL: tl.constexpr, BY_MASS: tl.constexpr,
@@ -185,7 +187,7 @@ def count_ties(logits_ptr, threshold_ptr, counts_ptr, V, BLOCKS, BLOCK: tl.const
     tl.store(counts_ptr + r * BLOCKS + block, tl.sum(equal.to(tl.int32), axis=0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["inverse_ptr", "min_p_ptr", "keys_ptr"])
 def noisy_peaks(
     logits_ptr, peak_ptr, inverse_ptr, min_p_ptr, keys_ptr, threshold_ptr, ties_ptr, counts_ptr, values_ptr, ids_ptr, V, BLOCKS,
     BLOCK: tl.constexpr, BB: tl.constexpr, WITHIN: tl.constexpr,
@@ -209,12 +211,13 @@ def noisy_peaks(
             BLOCKS,
             BB,
         )
-    weight = tl.exp(x * inverse - tl.load(peak_ptr + r) * inverse)
+    peak = tl.load(peak_ptr + r)
+    weight = tl.exp(x * inverse - peak * inverse)
     kept = kept & (weight >= tl.load(min_p_ptr + r))
     noise = gumbel(tl.load(keys_ptr + r).to(tl.uint64, bitcast=True), at)
     noisy = tl.where(inverse > 0.0, x * inverse + noise, x)
     cold = tl.where(at < V, inverse, 1.0) == 0.0
-    kept = kept | cold
+    kept = (kept | cold) & (tl.where(at < V, peak, 0.0) < float("inf"))
     noisy = tl.where(kept, noisy, float("-inf"))
     best = tl.max(noisy, axis=0)
     tl.store(values_ptr + r * BLOCKS + block, best)

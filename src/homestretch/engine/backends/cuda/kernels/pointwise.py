@@ -19,16 +19,19 @@ def prepare_groups(value, at, valid, x_ptr, sums_ptr, r, K: tl.constexpr, GROUP:
 
 @triton.jit
 def add_norm(
-    a_ptr, b_ptr, weight_ptr, sum_ptr, y_ptr, x_ptr, sums_ptr, eps,
+    a_ptr, b_ptr, c_ptr, weight_ptr, sum_ptr, y_ptr, x_ptr, sums_ptr, eps,
     K: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, ADD: tl.constexpr, PREPARE: tl.constexpr, PLAIN: tl.constexpr,
 ):  # fmt: skip
-    """s = a (+ b); y = s / sqrt(mean(s^2) + eps) * weight; grid (rows,). Stores s (ADD), y (PLAIN) and prepared y (PREPARE)."""
+    """s = a (+ b, or + (b + c): ADD 1, 2); y = s / sqrt(mean(s^2) + eps) * weight; grid (rows,). Stores s (ADD), y (PLAIN) and prepared y (PREPARE)."""
     r = tl.program_id(0)
     at = tl.arange(0, BK)
     valid = at < K
     s = tl.load(a_ptr + r * K + at, mask=valid, other=0.0)
     if ADD:
-        s += tl.load(b_ptr + r * K + at, mask=valid, other=0.0)
+        added = tl.load(b_ptr + r * K + at, mask=valid, other=0.0)
+        if ADD == 2:
+            added += tl.load(c_ptr + r * K + at, mask=valid, other=0.0)
+        s += added
         tl.store(sum_ptr + r * K + at, s, mask=valid)
     mean = tl.sum(s * s, axis=0) / K
     weight = tl.load(weight_ptr + at, mask=valid, other=0.0).to(tl.float32)

@@ -125,7 +125,7 @@ def ssm_rows(
         tl.store(y_ptr + row * (HEADS * P) + head * P + p, y)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def conv_tiles(
     x_ptr, weight_ptr, bias_ptr, state_ptr, y_ptr, rows, x_stride,
     C: tl.constexpr, TAPS: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr,
@@ -154,7 +154,7 @@ def narrow(x, NARROW: tl.constexpr):
         return x
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def ssd_tiles(
     x_ptr, dt_ptr, a_log_ptr, d_ptr, dt_bias_ptr, state_ptr, y_ptr, rows, dt_stride, dt_min, dt_max,
     HEADS: tl.constexpr, P: tl.constexpr, BP: tl.constexpr, GROUPS: tl.constexpr, N: tl.constexpr, BN: tl.constexpr, Q: tl.constexpr, NARROW: tl.constexpr,
