@@ -14,7 +14,10 @@ from rich.progress import Progress as Bar
 
 
 class Progress:
-    """Steps of a run are announced with `plan`; the time left is judged from the mean step of each part so far."""
+    """Steps of a run are announced with `plan`; rate and time left are judged from the pace of each part so far.
+
+    Pace is elapsed time over steps done, so that steps which run at once are not counted one after the other.
+    """
 
     def __init__(self, stream: IO[str] | None = None, *, quiet: bool = False) -> None:
         self.console = Console(file=stream, stderr=stream is None, quiet=quiet, highlight=False, soft_wrap=True)
@@ -24,7 +27,7 @@ class Progress:
         self._done: dict[str, int] = {}
         self._resumed: dict[str, int] = {}
         self._began: dict[str, float] = {}
-        self._spent: dict[str, float] = {}
+        self._until: dict[str, float] = {}
         self._bar: Bar | None = None
         self._task: TaskID | None = None
 
@@ -73,7 +76,8 @@ class Progress:
 
     def start(self, part: str, step: str, attempt: int = 1) -> None:
         with self._lock:
-            self._began.setdefault(f"{part}/{step}", time.monotonic())
+            if not step.startswith("warmup"):
+                self._began.setdefault(part, time.monotonic())
             text = self._text(part, step, attempt)
         if self._bar is not None and self._task is not None:
             total = sum(self._planned.values())
@@ -88,26 +92,27 @@ class Progress:
             return
         with self._lock:
             self._done[part] = self._done.get(part, 0) + 1
-            began = self._began.pop(f"{part}/{step}", None)
             if resumed:
                 self._resumed[part] = self._resumed.get(part, 0) + 1
-            elif began is not None:
-                self._spent[part] = self._spent.get(part, 0.0) + time.monotonic() - began
+            elif part in self._began:
+                self._until[part] = time.monotonic()
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=sum(self._done.values()), left=self.left())
 
     def left(self) -> str:
-        """The time left in words; "" while no step has been measured."""
+        """Rate of the part in hand and the time left, in words; "" while no step has been measured."""
         with self._lock:
             measured = {part: self._done[part] - self._resumed.get(part, 0) for part in self._done}
-            known = {part: self._spent[part] / count for part, count in measured.items() if count and part in self._spent}
+            known = {p: (self._until[p] - self._began[p]) / n for p, n in measured.items() if n and p in self._until}
             if not known:
                 return ""
             mean = sum(known.values()) / len(known)
             left = sum((self._planned.get(p, 0) - self._done.get(p, 0)) * known.get(p, mean) for p in self._planned)
+            newest = max(known, key=lambda part: self._until[part])
+        pace = f"{60 / known[newest]:.0f} a minute, " if known[newest] > 0 and self._planned.get(newest, 0) >= 20 else ""
         if left < 90:
-            return f"about {max(0, round(left))} s left"
-        return f"about {round(left / 60)} min left"
+            return f"{pace}about {max(0, round(left))} s left"
+        return f"{pace}about {round(left / 60)} min left"
 
     def _text(self, part: str, step: str, attempt: int) -> str:
         if step.startswith("warmup"):
