@@ -322,6 +322,8 @@ def main() -> int:
         return 1
     began = time.monotonic()
     device = torch.device("cpu" if dry else options.device)
+    if device.index is not None:
+        torch.cuda.set_device(device)
     result: dict[str, Any] = {
         "device": "cpu, interpreted" if dry else torch.cuda.get_device_name(device),
         "torch": torch.__version__,

@@ -103,6 +103,8 @@ class Backend:
     def load(self, model: Model, checkpoint: Checkpoint, limits: Limits) -> None:
         """Weights to the device in the kernels' layout, buffers, and the first launches, which compile the kernels."""
         self._device = torch.device(limits.device or "cuda")
+        if limits.device in ("", "cuda"):
+            self._device = torch.device("cuda", torch.cuda.current_device())
         self._here()
         compute = torch.bfloat16 if self._device.type == "cuda" else torch.float32
         plan = self.plan(model, limits)
@@ -139,12 +141,12 @@ class Backend:
     def open(self, mark: Mark | None) -> StreamId:
         """A new stream, empty or standing at `mark`."""
         self._here()
+        kept = self._marks[mark.key] if mark else None
         if not self._places:
             raise ValueError(f"{self._store.streams} streams are open, and no more fit")
         self._made += 1
         stream = Stream(place=self._places.pop(), table=Table(pages=self._store.pages))
         self._streams[StreamId(self._made)] = stream
-        kept = self._marks[mark.key] if mark else None
         self._store.restore(stream.place, kept.states if kept else None)
         self._store.firsts["head"][stream.place] = stream.head_first
         if kept:
