@@ -140,3 +140,16 @@ def test_comparison_needs_no_script(browser: Any, site_folder: Path) -> None:
     page.check("#p3")
     assert page.locator("thead th.c:visible").count() == 3
     context.close()
+
+
+def test_a_comparison_holds_to_four(browser: Any, site_folder: Path) -> None:
+    script = (site_folder / "assets" / "site.js").read_text(encoding="utf-8")
+    boxes = "".join(f'<label><input type="checkbox" id="p{i}">{i}</label>' for i in range(1, 7))
+    page = browser.new_page()
+    page.set_content(f'<fieldset class="picks">{boxes}</fieldset><script>{script}</script>')
+    for i in range(1, 5):
+        page.check(f"#p{i}")
+    assert page.locator(".picks input:disabled").count() == 2
+    page.uncheck("#p1")
+    assert page.locator(".picks input:disabled").count() == 0
+    page.close()

@@ -1,4 +1,4 @@
-// Sorts and searches tables in place. Without it every table is complete and ranked; nothing else depends on it.
+// Sorts and searches tables in place, and holds a comparison to four setups. Without it every table is complete and ranked.
 (() => {
   const value = (row, at, numeric) => {
     const text = (row.cells[at]?.innerText ?? "").trim();
@@ -27,6 +27,13 @@
       });
     });
   }
+  const boxes = [...document.querySelectorAll(".picks input")];
+  const limit = () => {
+    const full = boxes.filter((box) => box.checked).length >= 4;
+    boxes.forEach((box) => { box.disabled = full && !box.checked; });
+  };
+  boxes.forEach((box) => box.addEventListener("change", limit));
+  limit();
   const form = document.querySelector("form.search");
   const rows = [...document.querySelectorAll("table.searchable tbody tr")].map((row) => [row.innerText.toLowerCase(), row]);
   if (form && rows.length > 3) {
