@@ -19,8 +19,8 @@ MAX_FILES = 1000
 OWN = "published.json"
 
 
-def regular_files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Name and lstat of everything below folder that is not a folder, sorted; symbolic links are named, never followed."""
+def regular_files(folder: Path) -> tuple[list[tuple[str, os.stat_result]], bool]:
+    """Name and lstat of what lies below folder and is no folder, sorted, links not followed; True: more than MAX_FILES."""
     stack = [(folder, "")]
     found: list[tuple[str, os.stat_result]] = []
     while stack:
@@ -33,8 +33,8 @@ def regular_files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
                 else:
                     found.append((name, entry.stat(follow_symlinks=False)))
                 if len(found) > MAX_FILES:
-                    break
-    yield from sorted(found, key=lambda item: item[0])[:MAX_FILES]
+                    return sorted(found, key=lambda item: item[0])[:MAX_FILES], True
+    return sorted(found, key=lambda item: item[0]), False
 
 
 def printable(name: str) -> str:
@@ -74,7 +74,10 @@ def filter_run(folder: Path, what: Filter) -> Iterator[Judged]:
     """Every file of a run folder, judged. A `published.json` of an earlier pass keeps its original sizes and hashes."""
     before = earlier(folder)
     seen: set[str] = set()
-    for name, found in regular_files(folder):
+    files, more = regular_files(folder)
+    if more:
+        yield held("(further files)", 0, "", f"the folder holds more than {MAX_FILES:,} files; the others were not looked at")
+    for name, found in files:
         if name == OWN:
             continue
         judged = judge_file(folder, name, found, what)
