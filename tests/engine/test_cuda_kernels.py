@@ -226,6 +226,13 @@ def test_norms_and_activations(k: int) -> None:
     close(sums, want.reshape(3, -1, 64).sum(-1))
 
 
+def test_router_scores() -> None:
+    g = generator(2)
+    x, gate, logits = torch.randn(3, 600, generator=g), torch.randn(10, 600, generator=g), torch.full((3, 10), float("nan"))
+    router.scores[(3, 3)](x, gate, logits, 600, 10, K=600, BE=4, BK=512)
+    close(logits, x @ gate.T)
+
+
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize(("d", "dims"), [(64, 64), (24, 16)])
 def test_rotary(interleaved: bool, d: int, dims: int) -> None:

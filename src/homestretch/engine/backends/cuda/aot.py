@@ -112,7 +112,7 @@ CASES = (
         kernel="dense_rows",
         types="f f f f i i i i i",
         constants={"BN": 16, "BK": 64, "BIAS": False},
-        label="router",
+        label="fp32",
     ),
     Case(module="dense", kernel="dense_embed", types="l h f i", constants={"BK": 256}),
     Case(module="pointwise", kernel="add_norm", types="f f f h f f x f r", constants={**NORM, "ADD": 2}),
@@ -131,6 +131,7 @@ CASES = (
         constants={"D": 64, "BD": 64, "DIMS": 64, "INTERLEAVED": True},
     ),
     Case(module="pointwise", kernel="combine", types="f f f i", constants={"BK": 256, "TOP": 6}),
+    Case(module="router", kernel="scores", types="f f f i i", constants={"K": 2688, "BE": 4, "BK": 512}),
     Case(
         module="router",
         kernel="select",

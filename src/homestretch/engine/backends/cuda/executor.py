@@ -218,11 +218,15 @@ class Executor:
     def _router(self, step: Step, a: Router, count: int) -> None:
         x = self.value(step.ins[0])
         logits = self._scratch(f"router{a.experts}", (self.capacity, a.experts))
-        self.dense_product(x, self.vector(step.weights[0]), None, logits, count)
+        self.gate_product(x, self.vector(step.weights[0]), logits, count)
         router.select[(count,)](
             logits, self.vector(step.weights[1]), self._chosen(step.outs[0], a.top), self.value(step.outs[1]), a.scale,
             E=a.experts, BE=power(a.experts), TOP=a.top, GROUPS=a.groups, TOP_GROUPS=a.top_groups, NORMALISE=a.normalise,
         )  # fmt: skip
+
+    def gate_product(self, x: torch.Tensor, gate: torch.Tensor, logits: torch.Tensor, count: int) -> None:
+        """Scores of all experts."""
+        self.dense_product(x, gate, None, logits, count)
 
     def _chosen(self, number: int, top: int) -> torch.Tensor:
         """Expert ids of a router's first output, (capacity, top) int32; one buffer serves all routers in turn."""

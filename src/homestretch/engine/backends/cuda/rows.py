@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from homestretch.engine.backends.cuda.executor import Executor, power
-from homestretch.engine.backends.cuda.kernels import affine, attention, recurrent
+from homestretch.engine.backends.cuda.kernels import affine, attention, recurrent, router
 from homestretch.engine.backends.cuda.lower import Step
 from homestretch.engine.backends.cuda.memory import ROWS, send
 from homestretch.engine.backends.cuda.weights import Packed, stages
@@ -88,6 +88,11 @@ class Rows(Executor):
 
     asked = True
     """False leaves the logits out: rows that are only absorbed."""
+
+    def gate_product(self, x: torch.Tensor, gate: torch.Tensor, logits: torch.Tensor, count: int) -> None:
+        """Each row by itself and four experts a program: 16 rows at once would keep eight programs busy, one after the other."""
+        experts, k = gate.shape
+        router.scores[(count, -(-experts // 4))](x, gate, logits, x.stride(0), experts, K=k, BE=4, BK=512)
 
     def launch_head(self, step: Step, count: int) -> None:
         """The logits of rows whose prepared hidden stands in its buffer."""

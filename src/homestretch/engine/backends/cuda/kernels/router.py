@@ -1,7 +1,20 @@
-"""Which experts a row goes to: selection by biased scores, shares from the unbiased ones, ids in ascending order."""
+"""Which experts a row goes to: scores in float32, selection by biased scores, shares from the unbiased ones, ids in ascending order."""
 
 import triton
 import triton.language as tl
+
+
+@triton.jit
+def scores(x_ptr, gate_ptr, logits_ptr, x_stride, E, K: tl.constexpr, BE: tl.constexpr, BK: tl.constexpr):
+    """logits[r, e] = sum_k x[r, k] * gate[e, k], all float32, for the few rows of windows; grid (rows, blocks of BE experts)."""
+    r = tl.program_id(0)
+    e = tl.program_id(1) * BE + tl.arange(0, BE)
+    total = tl.zeros((BE, BK), dtype=tl.float32)
+    for start in range(0, K, BK):
+        k = start + tl.arange(0, BK)
+        x = tl.load(x_ptr + r * x_stride + k, mask=k < K, other=0.0)
+        total += x[None, :] * tl.load(gate_ptr + e[:, None] * K + k[None, :], mask=(e < E)[:, None] & (k < K)[None, :], other=0.0)
+    tl.store(logits_ptr + r * E + e, tl.sum(total, axis=1), mask=e < E)
 
 
 @triton.jit
