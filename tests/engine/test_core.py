@@ -355,6 +355,25 @@ def test_a_load_that_fails_is_raised_to_whoever_starts() -> None:
     assert not core.alive
 
 
+def test_who_comes_while_it_stops_is_told_so_and_does_not_wait() -> None:
+    held, seen = threading.Event(), threading.Event()
+
+    def slow(event: object) -> None:
+        seen.set()
+        held.wait(10)
+
+    with serving() as (core, _):
+        core.submit(request(prompt(1, 40), slow, max_tokens=50))  # type: ignore[arg-type]
+        assert seen.wait(10)
+        before = Listener()
+        core.submit(request(prompt(2, 40), before))
+        core.request_stop()
+        with pytest.raises(Unavailable):
+            core.submit(request(prompt(3, 40), Listener()))
+        held.set()
+        assert before.wait().finish == "cancelled"
+
+
 def test_many_at_once_from_many_threads() -> None:
     texts = [prompt(i, 30 + 50 * (i % 7)) for i in range(24)]
     wanted = [serial(text, max_tokens=20, seed=i) for i, text in enumerate(texts)]

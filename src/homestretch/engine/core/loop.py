@@ -38,6 +38,7 @@ class Core:
         self._failed: BaseException | None = None
         self._counters = Counters()
         self._shown_at = 0.0
+        self._stopping = False
         self._options: Options | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -65,19 +66,22 @@ class Core:
     def submit(self, request: Request) -> None:
         """Queue a request. ContextOverflow when it can never fit, Busy when the queue is full, Unavailable after `stop`."""
         options = self._options
-        if options is None or not self.alive:
+        if options is None or self._stopping or not self.alive:
             raise Unavailable("the engine is not running")
         check(request, options)
         if self._counters.waiting + self._orders.qsize() >= options.queue:
             raise Busy(f"{options.queue} requests are waiting already; try again later")
         self._orders.put(("submit", request))
+        if self._stopping:  # else it stands before the order to stop, and its end will be told
+            raise Unavailable("the server stops")
 
     def cancel(self, id: str) -> None:
         """End a request at the next round. Unknown or finished ids are ignored."""
         self._orders.put(("cancel", id))
 
     def request_stop(self) -> None:
-        """Cancel everything and end the thread at the next round; does not wait for it."""
+        """Cancel everything and end the thread at the next round; does not wait for it. A signal's handler may call it."""
+        self._stopping = True
         self._orders.put(("stop", None))
 
     def stop(self, timeout_s: float = 30.0) -> None:
