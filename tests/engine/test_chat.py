@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -206,6 +207,28 @@ def test_a_reply_loses_no_text_and_does_not_depend_on_how_it_is_split(
         assert reasoning == text.split("</think>")[0]
 
 
+@pytest.mark.parametrize(
+    ("body", "name", "arguments"),
+    [
+        (r'{"name": "f\udc00", "arguments": {"a": "\ud800"}}', r"f\udc00", {"a": "\ud800"}),
+        (r'{"name": "f", "arguments": "{\"\\ud83d\": 1}"}', "f", {"\ud83d": 1}),
+        (
+            "<function=f><parameter=a>NaN</parameter><parameter=b>-Infinity</parameter></function>",
+            "f",
+            {"a": "NaN", "b": "-Infinity"},
+        ),
+        ("<function=f><parameter=a>1e999</parameter></function>", "f", {"a": "1e999"}),
+        ("<function=f><parameter=a>" + "[" * 5000 + "</parameter></function>", "f", {"a": "[" * 5000}),
+    ],
+)
+def test_a_call_can_always_be_sent_as_json(body: str, name: str, arguments: Any) -> None:
+    call = parse_call(body, {"f": {"properties": ["junk"]}})
+    assert call is not None
+    assert call.name == name
+    assert call.arguments.encode()
+    assert json.loads(call.arguments, parse_constant=pytest.fail) == arguments
+
+
 def test_arguments_follow_the_schema_of_the_tool() -> None:
     kinds = {"f": {"properties": {"s": {"type": "string"}, "n": {"type": "number"}, "o": {"type": "object"}}}}
     given = {"s": "5", "n": "5", "o": '\n{"a": [1]}\n', "z": "x"}
@@ -222,5 +245,7 @@ def test_arguments_follow_the_schema_of_the_tool() -> None:
         '{"name": "f", "arguments": [1]}',
         "<function=>",
         "null",
+        '{"name": "f", "arguments": {"a": NaN}}',
+        '{"name": "f", "arguments": {"a": 1e999}}',
     ):
         assert parse_call(bad, kinds) is None

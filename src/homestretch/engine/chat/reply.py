@@ -151,19 +151,19 @@ def parse_call(body: str, kinds: Mapping[str, Any]) -> ToolCall | None:
     text = body.strip()
     try:
         if text.startswith("{"):
-            call = json.loads(text)
+            call = _loads(text)
             name, arguments = call.get("name"), call.get("arguments", call.get("parameters", {}))
-            arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+            arguments = _loads(arguments) if isinstance(arguments, str) else arguments
             if isinstance(name, str) and name and isinstance(arguments, dict):
-                return ToolCall(name=name, arguments=json.dumps(arguments, ensure_ascii=False))
+                return ToolCall(name=_sendable(name), arguments=_dumps(arguments))
             return None
         head = re.match(r"<function=([^>\s]+)>", text)
         if head is None:
             return None
         values = re.findall(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", text, flags=re.DOTALL)
-        types = (kinds.get(head.group(1)) or {}).get("properties") or {}
-        made = {key: _typed(value, types.get(key)) for key, value in values}
-        return ToolCall(name=head.group(1), arguments=json.dumps(made, ensure_ascii=False))
+        types = (kinds.get(head.group(1)) or {}).get("properties")
+        made = {key: _typed(value, types.get(key) if isinstance(types, Mapping) else None) for key, value in values}
+        return ToolCall(name=head.group(1), arguments=_dumps(made))
     except (ValueError, RecursionError, AttributeError, TypeError):
         return None
 
@@ -172,6 +172,26 @@ def _typed(value: str, schema: Any) -> Any:
     if isinstance(schema, Mapping) and schema.get("type") in ("string", None) and "anyOf" not in schema:
         return value
     try:
-        return json.loads(value)
-    except ValueError:
+        made = _loads(value)
+        _dumps(made)
+    except (ValueError, RecursionError):
         return value
+    return made
+
+
+def _loads(text: str) -> Any:
+    """JSON alone: Python would also read NaN and Infinity."""
+    return json.loads(text, parse_constant=_no_number)
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _dumps(value: Any) -> str:
+    """JSON text that can be sent: half a surrogate pair stays an escape. ValueError for a number too large to be one."""
+    return _sendable(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def _sendable(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
