@@ -203,6 +203,9 @@ def test_a_port_in_use_is_said_before_weights_are_read() -> None:
         ({"drafts": ("guess",)}, "allowed: copies, mtp"),
         ({"device": "cuda:9", "backend": "reference"}, "cuda:9"),
         ({"device": "cuda:9"}, "no backend works here"),
+        ({"window": 1}, "allowed: 2 to 4096"),
+        ({"threads": 100_000}, "--threads 100000: allowed are 1 to"),
+        ({"name": "\udcff"}, "give a printable one with --name"),
     ],
 )
 def test_options_that_cannot_work_are_refused_from_headers(options: dict[str, Any], words: str) -> None:

@@ -203,6 +203,45 @@ def test_bodies_in_chunks_and_too_large_bodies(talk: Talk) -> None:
     connection.request("POST", "/tokenize", (b" " * (1 << 20) for _ in range(33)), encode_chunked=True)
     assert connection.getresponse().status == 413
     connection.close()
+    status, _, _ = talk.post("/tokenize", b" " * (60 << 20))
+    assert status == 413, "a client that sends all before it reads sees the answer"
+    connection = HTTPConnection("127.0.0.1", talk.port, timeout=10)
+    connection.request("POST", "/tokenize", b"{", {"content-length": str(1 << 40)})
+    assert connection.getresponse().status == 413, "what is announced need not be sent"
+    connection.close()
+
+
+def test_what_certainly_does_not_fit_is_refused_before_it_is_read_as_tokens(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*given: Any, **more: Any) -> Any:
+        pytest.fail("it was read")
+
+    monkeypatch.setattr(type(talk.read.tokenizer), "encode", never)
+    text = "word " * 200_000
+    for path, body in (
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": text}]}),
+        ("/v1/completions", {"prompt": text}),
+        ("/v1/completions", {"prompt": ["a", text]}),
+    ):
+        status, made, _ = talk.post(path, body)
+        assert (status, made["error"]["code"]) == (400, "context_length_exceeded")
+        assert "at least" in made["error"]["message"]
+
+
+def test_errors_do_not_send_back_megabytes(talk: Talk) -> None:
+    for fields in ({"model": "m" * 1_000_000}, {"modalities": ["m" * 1_000_000]}, {"tool_choice": "m" * 1_000_000}):
+        status, made = talk.chat(**fields)
+        assert status in (400, 404)
+        assert len(made["error"]["message"]) < 3000
+
+
+def test_a_request_that_is_still_sent_when_the_server_stops_gets_503() -> None:
+    with socket.socket() as half:
+        with talking() as made:
+            half.connect(("127.0.0.1", made.port))
+            half.sendall(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
+            made.get("/health")
+        half.settimeout(10)
+        assert half.recv(100).startswith(b"HTTP/1.1 503 ")
 
 
 def test_usage_is_its_own_last_chunk_and_equal_to_the_plain_replys(talk: Talk) -> None:
@@ -449,13 +488,13 @@ def test_unknown_fields_are_named_or_refused_under_strict(talk: Talk) -> None:
 
 def test_a_key_file_closes_the_server(tmp_path: Path) -> None:
     file = tmp_path / "keys"
-    file.write_text("# keys\nfirst-key\n\nsecond-key\n", encoding="utf-8")
+    file.write_text("\ufefffirst-key\n# more\n\nsecond-key\nключ\n", encoding="utf-8")
     with talking(api_key_file=str(file)) as made:
         body = {"messages": USER, "max_tokens": 2}
         for key in ("", "Bearer wrong", "Basic first-key", "Bearer ", "Bearer é"):
             status, answer, _ = made.post("/v1/chat/completions", body, authorization=key.encode("latin-1").decode("latin-1"))
             assert (status, answer["error"]["code"]) == (401, "invalid_api_key")
-        for key in ("first-key", "second-key"):
+        for key in ("first-key", "second-key", "ключ".encode().decode("latin-1")):
             assert made.post("/v1/chat/completions", body, authorization=f"Bearer {key}")[0] == 200
         assert made.get("/v1/models")[0] == 401
         assert made.get("/health")[0] == 200

@@ -227,6 +227,15 @@ def test_words_are_cut_as_the_file_names_it(pre: str, text: str, pieces: list[st
     assert [piece for piece, _ in cut.pre_tokenize_str(text)] == pieces
 
 
+def test_no_text_has_fewer_tokens_than_its_length_tells(tokenizer: Tokenizer) -> None:
+    longest = max(tokenizer.vocabulary, key=len)
+    text = tokenizer.decode([tokenizer.vocabulary[longest]] * 50, special=True)
+    for each in (text, "<|im_end|>" * 30, "a", "", *strings(50)):
+        assert tokenizer.fewest(each) <= len(tokenizer.encode(each, special=True)) <= len(tokenizer.encode(each))
+    assert tokenizer.fewest(text) > 10
+    assert tokenizer.fewest("x" * 1_000_000) > 1000
+
+
 @pytest.mark.timing
 def test_a_long_text_is_encoded_fast(tokenizer: Tokenizer) -> None:
     import time

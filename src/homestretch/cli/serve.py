@@ -37,9 +37,11 @@ def serve(
     backend: Annotated[str, typer.Option(help="What computes; default: the best that works here.")] = "",
     threads: Annotated[int, typer.Option(min=0, help="CPU threads; 0 = as the backend thinks best.")] = 0,
     device: Annotated[str, typer.Option(help="Device for the backend, such as cuda:1.")] = "",
-    memory_gib: Annotated[float | None, typer.Option(min=0.0, help="Memory to use at most; default: what is free.")] = None,
+    memory_gib: Annotated[
+        float | None, typer.Option(min=0.0, max=1e6, help="Memory to use at most; default: what is free.")
+    ] = None,
     prompt_cache_gib: Annotated[
-        float | None, typer.Option(min=0.0, help="Memory for kept prompts; 0 = keep none. Default 1.")
+        float | None, typer.Option(min=0.0, max=1e6, help="Memory for kept prompts; 0 = keep none. Default 1.")
     ] = None,
     api_key_file: Annotated[str, typer.Option(help="File with accepted keys, one a line; without it the server is open.")] = "",
     four_bit: Annotated[
@@ -101,7 +103,7 @@ def serve(
 def _streams(text: str) -> int:
     if text == "auto":
         return 0
-    if not text.isdigit() or not 1 <= int(text) <= 64:
+    if not text.isdecimal() or not 1 <= int(text) <= 64:
         raise typer.BadParameter(f"--parallel {text}: allowed are auto and 1 to 64")
     return int(text)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,10 @@ class Prompt:
     text: str
     marks: tuple[int, ...]
     thinking: bool
+
+
+def _anything(text: str) -> None:
+    """Refuses nothing."""
 
 
 class Template:
@@ -69,24 +73,39 @@ class Template:
         return THINK_CLOSE in self.source
 
     def prompt(
-        self, messages: Sequence[Mapping[str, Json]], *, tools: Sequence[Json] = (), options: Mapping[str, Json] | None = None
+        self,
+        messages: Sequence[Mapping[str, Json]],
+        *,
+        tools: Sequence[Json] = (),
+        options: Mapping[str, Json] | None = None,
+        check: Callable[[str], None] = _anything,
     ) -> Prompt:
-        """Ids of a conversation that asks for the next reply. Refused when the template refuses the messages."""
+        """Ids of a conversation that asks for the next reply. Refused when the template refuses the messages.
+
+        check: sees the rendered text before it is read as tokens, and may refuse it.
+        """
         bad = next((name for name in options or {} if not name.isidentifier() or name in OURS), None)
         if bad is not None:
             raise Refused(f"chat_template_kwargs cannot set {bad!r}", param="chat_template_kwargs")
         try:
-            return self._prompt(messages, tools, options or {})
+            return self._prompt(messages, tools, options or {}, check)
         except RecursionError:
             raise Refused("the messages, tools or chat_template_kwargs are nested too deeply", param="messages") from None
 
-    def _prompt(self, messages: Sequence[Mapping[str, Json]], tools: Sequence[Json], options: Mapping[str, Json]) -> Prompt:
+    def _prompt(
+        self,
+        messages: Sequence[Mapping[str, Json]],
+        tools: Sequence[Json],
+        options: Mapping[str, Json],
+        check: Callable[[str], None],
+    ) -> Prompt:
         prepared = _merge_leading_systems([self._prepare(message) for message in messages])
         given = [prepared, list(tools), dict(options)]
         mask = _Mask(self._control, given)
         prepared, masked_tools, kwargs = mask.hide(given)
         values = {**self._specials, **kwargs, "tools": masked_tools or None}
         text = self._render(prepared, values, ask=True)
+        check(mask.show(text))
         ids, ends = self._encode(text, mask)
         users = [place for place, message in enumerate(prepared) if message["role"] == "user"]
         system = next((place for place, message in enumerate(prepared) if message["role"] != "system"), 0)

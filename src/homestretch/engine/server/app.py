@@ -35,6 +35,9 @@ Handler = Callable[[Request], Awaitable[Response]]
 QUIET_S = 10.0
 """A stream whose first token takes longer opens nevertheless, and says so in a comment as often, lest somebody hang up."""
 
+MOST_SAID = 2000
+"""Characters of an error's message."""
+
 GONE = -1
 """In a channel: the client has gone."""
 
@@ -70,6 +73,8 @@ def guarded(handler: Handler, reader: Reader | None = None) -> Handler:
             return refusal(error)
         except ClientDisconnect:
             return Response(status_code=499)
+        except asyncio.CancelledError:  # only the end of the server cancels a handler: what still sent its body hears of it
+            return refusal(Unavailable("the server stops"))
         except Exception as error:
             log.error("%s %s failed: %s", request.method, request.url.path, error, exc_info=error)
             return failure(f"{type(error).__name__}: {error}")
@@ -151,11 +156,19 @@ class Routes:
         """The parsed body, however it was sent; refused when it is larger than allowed."""
         most = self._reader.options.body_bytes
         parts, size = [], 0
+        said = request.headers.get("content-length", "")
+        if said.isascii() and said.isdigit() and len(said) < 20 and int(said) > 2 * most:
+            raise TooBig(f"the body has {said} bytes; allowed: {most}")
         async for part in request.stream():
             size += len(part)
-            if size > most:
-                raise TooBig(f"the body has more than {most} bytes")
-            parts.append(part)
+            if size <= most:
+                parts.append(part)
+            elif size > 2 * most:
+                break
+            else:  # the rest is thrown away: a client that still sends would see a reset instead of the answer
+                parts.clear()
+        if size > most:
+            raise TooBig(f"the body has more than {most} bytes")
         body, raw, unknown = parse(b"".join(parts), kind)
         if unknown and self._reader.options.strict:
             raise Refused(
@@ -291,7 +304,10 @@ def answer(body: Json, unknown: tuple[str, ...] = ()) -> Response:
 
 
 def error_body(message: str, type: str, *, param: str | None = None, code: str | None = None) -> Json:
-    """OpenAI's error shape."""
+    """OpenAI's error shape. What a client sent is cut where it is long; nothing in it keeps the error from being sent."""
+    message = message.encode("utf-8", "backslashreplace").decode()
+    if len(message) > MOST_SAID:
+        message = f"{message[: MOST_SAID - 400]} … {message[-400:]}"
     return {"error": {"message": message, "type": type, "param": param, "code": code}}
 
 
@@ -331,7 +347,8 @@ def _authorize(request: Request, keys: frozenset[str]) -> None:
         return
     given = request.headers.get("authorization", "")
     token = given[7:].strip() if given[:7].lower() == "bearer " else ""
-    if not any(hmac.compare_digest(token.encode(), key.encode()) for key in keys):
+    sent = token.encode("latin-1")  # the bytes of a header, which HTTP reads as Latin-1
+    if not any(hmac.compare_digest(sent, key.encode()) for key in keys):
         raise Unauthorized("this server wants a key: send `Authorization: Bearer KEY`", code="invalid_api_key")
 
 

@@ -79,15 +79,18 @@ class Reader:
         raw: Sequence[Mapping[str, Json]],
         tools: Sequence[Json],
         options: Mapping[str, Json] | None,
+        *,
+        reply: bool = False,
     ) -> Rendered:
-        """A conversation as the model reads it."""
+        """A conversation as the model reads it. reply: refuse early what is certainly too long for one."""
         if self.template is None:
             raise Refused("this model has no chat template; use /v1/completions", param="messages")
         for place, message in enumerate(messages):
             for part in message.content if isinstance(message.content, list) else ():
                 if part.type not in ("text", "input_text", "output_text") or part.text is None:
+                    what = f"a part of type {part.type!r}" + (" without text" if part.text is None and "text" in part.type else "")
                     raise Refused(
-                        f"messages[{place}] holds a part of type {part.type!r}; this model reads text alone",
+                        f"messages[{place}] holds {what}; this model reads text alone",
                         param=f"messages[{place}].content",
                     )
         if tools and not self.template.takes_tools:
@@ -95,6 +98,8 @@ class Reader:
         kwargs = dict(options or {})
         if self.options.defaults.thinking is not None:
             kwargs.setdefault("enable_thinking", self.options.defaults.thinking)
+        if reply:
+            return self.template.prompt(raw, tools=tools, options=kwargs, check=self._may_fit)
         return self.template.prompt(raw, tools=tools, options=kwargs)
 
     def chat(self, id: str, body: ChatRequest, raw: Mapping[str, Json]) -> Job:
@@ -114,7 +119,7 @@ class Reader:
             kwargs.setdefault("reasoning_effort", body.reasoning_effort)
             if body.reasoning_effort == "none":
                 kwargs.setdefault("enable_thinking", False)
-        prompt = self.render(body.messages, raw["messages"], tools, kwargs)
+        prompt = self.render(body.messages, raw["messages"], tools, kwargs, reply=True)
         thinks = self.template is not None and self.template.thinks
         return self._job(
             id,
@@ -143,6 +148,9 @@ class Reader:
         return (*self.tokenizer.begin, *ids, *self.tokenizer.end) if around else ids
 
     def _prompts(self, prompt: Any) -> tuple[tuple[int, ...], ...]:
+        for text in (prompt,) if isinstance(prompt, str) else prompt:
+            if isinstance(text, str):
+                self._may_fit(text)
         if isinstance(prompt, str):
             return (self.encode(prompt),)
         if not prompt:
@@ -223,6 +231,15 @@ class Reader:
         if job.body.response_format is None or job.body.response_format.type == "text":
             return None
         return JsonGrammar(self._words, ends=job.ends, opens=self._closes if job.thinking else None)
+
+    def _may_fit(self, text: str) -> None:
+        """ContextOverflow for a text that has too many tokens however it is read, before a minute is spent on reading it."""
+        window, fewest = self.options.window, self.tokenizer.fewest(text)
+        if fewest >= window:
+            raise ContextOverflow(
+                f"the prompt has at least {fewest} tokens and the window holds {window}, one of them at least for the reply; "
+                f"shorten the prompt, or start the server with a larger --context"
+            )
 
     def _room(self, length: int, wanted: int | None) -> int:
         """Reply tokens that a prompt of `length` may get; ContextOverflow when what is wanted does not fit."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import signal
 import socket
 import sys
@@ -40,6 +41,9 @@ SOURCES = ("copies", "mtp")
 BEST_FIRST = ("cuda", "cpu", "reference")
 """Order in which a backend is chosen when none is named."""
 
+MOST_THREADS = 64
+"""Threads that may be asked for on any machine; more only where there are more cores."""
+
 SWITCH_S = 0.0005
 """How long the server's thread may keep the interpreter from the engine's."""
 
@@ -67,8 +71,14 @@ def prepare(path: Path, options: ServeOptions, *, named: str = "") -> Setup:
     unknown = [source for source in options.drafts if source not in SOURCES]
     if unknown:
         raise SetupError(f"--drafts names {unknown[0]!r}; allowed: {', '.join(SOURCES)}, or --no-drafts")
+    most = max(MOST_THREADS, os.cpu_count() or 1)
+    if not 0 <= options.threads <= most:
+        raise SetupError(f"--threads {options.threads}: allowed are 1 to {most}, or 0 for what the backend thinks best")
     checkpoint = open_checkpoint(path, four_bit=options.four_bit)
     model = build_model(checkpoint)
+    name = options.name or named or model.name
+    if not name.isprintable():
+        raise SetupError(f"the name {name!r} holds characters that cannot be printed; give a printable one with --name")
     if "mtp" not in options.drafts:
         model = without_head(model)
     cache = options.prompt_cache_bytes
@@ -87,7 +97,7 @@ def prepare(path: Path, options: ServeOptions, *, named: str = "") -> Setup:
         backend=backend,
         limits=limits,
         options=options,
-        name=options.name or named or model.name,
+        name=name,
     )
 
 
@@ -96,9 +106,9 @@ def _window(wanted: int | None, model: Model) -> int:
         return min(DEFAULT_WINDOW, model.window)
     if wanted == 0:
         return model.window
-    if not 0 < wanted <= model.window:
+    if not 1 < wanted <= model.window:
         raise SetupError(
-            f"--context {wanted}: the model's own window is {model.window} tokens; allowed: 1 to {model.window}, 0 = its own"
+            f"--context {wanted}: the model's own window is {model.window} tokens; allowed: 2 to {model.window}, 0 = its own"
         )
     return wanted
 
@@ -211,7 +221,7 @@ def _keys(file: str) -> frozenset[str]:
     if not file:
         return frozenset()
     try:
-        lines = Path(file).read_text(encoding="utf-8").splitlines()
+        lines = Path(file).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise SetupError(f"--api-key-file {file} cannot be read: {error}") from None
     keys = frozenset(line.strip() for line in lines if line.strip() and not line.startswith("#"))
@@ -305,6 +315,7 @@ def serve(setup: Setup, say: Say) -> None:
         config = uvicorn.Config(
             app(reading, core),
             log_level="warning",
+            ws="none",
             access_log=False,
             timeout_graceful_shutdown=5,
             timeout_keep_alive=75,
