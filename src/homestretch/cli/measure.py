@@ -15,7 +15,12 @@ Text = str | None
 
 def measure(
     context: typer.Context,
-    card: Annotated[Path | None, typer.Argument(help="A setup card; the lab starts its server unless --base-url is given.")] = None,
+    card: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="Setup cards; the lab starts each one's server unless --base-url is given. Several: one after the other."
+        ),
+    ] = None,
     base_url: Annotated[Text, typer.Option(help="A running server's OpenAI base, http://HOST:PORT/v1.")] = None,
     model: Annotated[Text, typer.Option(help="The model name to send.")] = None,
     label: Annotated[Text, typer.Option(help="The run's name on the page.")] = None,
@@ -82,7 +87,7 @@ def measure(
         fields: dict[str, Any] = {name: convert(name, value) for name, value in named.items()}
         if limit:
             fields["limits"] = limits(limit)
-        done = run(given(**fields))
+        done = [run(given(**fields | one)) for one in each(fields, output)]
     except LabError as error:
         typer.echo(f"measure: {error}", err=True)
         raise typer.Exit(error.exit_code) from None
@@ -92,11 +97,24 @@ def measure(
     except KeyboardInterrupt:
         typer.echo(f"stopped; go on with: homestretch measure --resume --output {output}", err=True)
         raise typer.Exit(1) from None
-    report(done.result, done.folder)
+    for made in done:
+        report(made.result, made.folder)
     if as_json:
-        numbers = {name: number.value for name, number in done.result.numbers.items()}
-        sys.stdout.write(json.dumps({"run": str(done.folder), "exit": done.exit_code, "numbers": numbers}) + "\n")
-    raise typer.Exit(done.exit_code)
+        told = [
+            {"run": str(made.folder), "exit": made.exit_code, "numbers": {n: x.value for n, x in made.result.numbers.items()}}
+            for made in done
+        ]
+        sys.stdout.write(json.dumps(told[0] if len(told) == 1 else {"runs": told}) + "\n")
+    raise typer.Exit(next((made.exit_code for made in done if made.exit_code), 0))
+
+
+def each(fields: dict[str, Any], output: Path) -> list[dict[str, Any]]:
+    """What differs from run to run: with several cards, a card and a folder of its name inside --output each."""
+    cards = fields.pop("card", None) or []
+    if len(cards) < 2:
+        return [{"card": card} for card in cards] or [{}]
+    output.mkdir(parents=True, exist_ok=True)
+    return [{"card": card, "output": output / card.stem} for card in cards]
 
 
 def stop(*_: object) -> None:
