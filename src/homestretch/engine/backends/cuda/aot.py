@@ -62,24 +62,39 @@ NORM = {"K": 2688, "BK": 4096, "GROUP": 64, "PREPARE": True, "PLAIN": True}
 VOCAB = {"BLOCK": 2048, "BB": 64}
 
 CASES = (
-    Case(module="affine", kernel="affine_rows", types="x f p h h f i i i i", constants=AFFINE),
     Case(
         module="affine",
         kernel="affine_rows",
         types="x f p h h f i i i i",
-        constants={**AFFINE, "BN": 64, "BITS": 8, "GROUP": 32, "K": 576},
+        constants={**AFFINE, "STAGES": stages(4, 64, wide=False)},
+    ),
+    Case(
+        module="affine",
+        kernel="affine_rows",
+        types="x f p h h f i i i i",
+        constants={**AFFINE, "BN": 64, "BITS": 8, "GROUP": 32, "K": 576, "STAGES": stages(8, 32, wide=False)},
         label="8-bit",
     ),
-    Case(module="affine", kernel="affine_rows", types="x f p h h f i i i i", constants={**AFFINE, "BITS": 5}, label="5-bit"),
     Case(
         module="affine",
         kernel="affine_rows",
         types="x f p h h f i i i i",
-        constants={**AFFINE, "BN": 64, "GROUP": 128, "BITS": 6},
-        label="6-bit",
-        stages=stages(6, 128, wide=False),
+        constants={**AFFINE, "BITS": 5, "STAGES": stages(5, 64, wide=False)},
+        label="5-bit",
     ),
-    Case(module="affine", kernel="affine_pairs", types="x f q p h h f i i i i i", constants={**AFFINE, "BLOCKS": 60}),
+    Case(
+        module="affine",
+        kernel="affine_rows",
+        types="x f p h h f i i i i",
+        constants={**AFFINE, "BN": 64, "GROUP": 128, "BITS": 6, "STAGES": stages(6, 128, wide=False)},
+        label="6-bit",
+    ),
+    Case(
+        module="affine",
+        kernel="affine_pairs",
+        types="x f q p h h f i i i i i",
+        constants={**AFFINE, "BLOCKS": 60, "STAGES": stages(4, 64, wide=False)},
+    ),
     Case(module="affine", kernel="affine_embed", types="l p h h f", constants={**AFFINE, "BN": 64}),
     Case(
         module="affine",

@@ -83,7 +83,7 @@ class Rows(Executor):
         affine.affine_rows[(matrix.blocks, -(-count // 16))](
             x, sums, matrix.words, matrix.scales, matrix.biases, out, count, matrix.n, matrix.k, out.stride(0),
             K=matrix.k, BN=matrix.bn, GROUP=matrix.group, BITS=matrix.bits,
-            num_stages=stages(matrix.bits, matrix.group, wide=False),
+            STAGES=stages(matrix.bits, matrix.group, wide=False),
         )  # fmt: skip
 
     asked = True
@@ -128,7 +128,7 @@ class Rows(Executor):
         affine.affine_pairs[(m.blocks, pairs)](
             x, sums, ids, m.words, m.scales, m.biases, y, pairs, m.n, m.k, m.n, share,
             K=m.k, BN=m.bn, GROUP=m.group, BITS=m.bits, BLOCKS=m.blocks,
-            num_stages=stages(m.bits, m.group, wide=False),
+            STAGES=stages(m.bits, m.group, wide=False),
         )  # fmt: skip
 
     def _attention(self, step: Step, a: Attention, count: int) -> None:

@@ -70,7 +70,7 @@ def stages(bits: int, group: int, *, wide: bool) -> int:
     Widths that are no power of two load a word and its neighbour for every integer. wide: a prompt's blocks.
     """
     if bits in (2, 4, 8):
-        return 3
+        return 3 if wide else 8 if group <= 64 else 4
     if wide:
         return 1 if group > 64 else 2
     return 2 if group > 64 else 3

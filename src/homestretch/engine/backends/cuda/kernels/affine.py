@@ -5,6 +5,9 @@ WORDS = GROUP*BITS/32 words, then scales and biases as [block][group][BN]. One (
 
 A row's sum runs over groups in order: acc += scale * (x . q) + bias * sum(x); q <= 255 is exact in bf16. The row block is always
 16 rows high and counts are not specialised, so that a row's instructions do not depend on how many rows share the call.
+
+A window's programs each walk all of K, so what they wait for is memory: STAGES turns of words, scales and biases are on their way at
+once (`tl.range` says so for loads that feed no product too), which changes no bit.
 """
 
 import triton
@@ -35,7 +38,7 @@ def unpack(words, runs, BN: tl.constexpr, GROUP: tl.constexpr, BITS: tl.constexp
 @triton.jit(do_not_specialize=["rows"])
 def affine_rows(
     x_ptr, sums_ptr, words_ptr, scales_ptr, biases_ptr, y_ptr, rows, N, x_stride, y_stride,
-    K: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr, BITS: tl.constexpr,
+    K: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr, BITS: tl.constexpr, STAGES: tl.constexpr = 3,
 ):  # fmt: skip
     """y[r, n] = sum_k x[r, k] * W[n, k]; grid (blocks of BN, blocks of 16 rows). x is in the compute type, y float32."""
     G: tl.constexpr = K // GROUP
@@ -49,7 +52,7 @@ def affine_rows(
     words = words_ptr + block.to(tl.int64) * (G * BN * W)
     scales = scales_ptr + block * (G * BN)
     biases = biases_ptr + block * (G * BN)
-    for g in range(G):
+    for g in tl.range(0, G, num_stages=STAGES):
         q = unpack(words + g * (BN * W), n * W, BN, GROUP, BITS)
         x = tl.load(x_ptr + m[:, None] * x_stride + g * GROUP + k[None, :], mask=live[:, None], other=0.0)
         total = tl.load(sums_ptr + m * G + g, mask=live, other=0.0)
@@ -64,7 +67,7 @@ def affine_rows(
 @triton.jit(do_not_specialize=["pairs"])
 def affine_pairs(
     x_ptr, sums_ptr, ids_ptr, words_ptr, scales_ptr, biases_ptr, y_ptr, pairs, N, x_stride, y_stride, SHARE,
-    K: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr, BITS: tl.constexpr, BLOCKS: tl.constexpr,
+    K: tl.constexpr, BN: tl.constexpr, GROUP: tl.constexpr, BITS: tl.constexpr, BLOCKS: tl.constexpr, STAGES: tl.constexpr = 3,
 ):  # fmt: skip
     """y[p, n] = sum_k x[p // SHARE, k] * W[ids[p]][n, k]; grid (BLOCKS, pairs). One pair a program, so pairs never meet."""
     G: tl.constexpr = K // GROUP
@@ -81,7 +84,7 @@ def affine_pairs(
     words = words_ptr + at * (G * BN * W)
     scales = scales_ptr + at * (G * BN)
     biases = biases_ptr + at * (G * BN)
-    for g in range(G):
+    for g in tl.range(0, G, num_stages=STAGES):
         q = unpack(words + g * (BN * W), n * W, BN, GROUP, BITS)
         x = tl.load(x_ptr + row * x_stride + g * GROUP + k)
         total = tl.load(sums_ptr + row * G + g)
