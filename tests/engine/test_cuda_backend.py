@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -119,9 +120,11 @@ def test_prompts_windows_and_drafts_equal_the_reference(mine: Backend, reference
         ]
         for x, y in zip(*rows, strict=True):
             same(x, y)
-        wishes = [draw(start + stand + 1 + i, logprobs=0) for i in range(3)]
+        bias = ((40 + stand, 30.0),) if stand == 2 else ()
+        wishes = [replace(draw(start + stand + 1 + i, logprobs=0), bias=bias) for i in range(3)]
         drafts = [backend.wait(backend.draft(stream, stand, wishes, 3))[0] for backend, stream in ((mine, a), (reference, b))]
         assert DEVICE != "cpu" or [row.token for row in drafts[0]] == [row.token for row in drafts[1]]
+        assert not bias or [row.token for row in drafts[0]] == [42] * 3
         start, kept = start + stand, stand
         tokens = (rows[0][stand - 1].token, *[row.token for row in drafts[0][:2]])
     mine.close(a), reference.close(b)

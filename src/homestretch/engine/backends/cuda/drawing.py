@@ -15,6 +15,12 @@ from homestretch.engine.types import Draw
 BLOCK = 2048
 
 
+def add_bias(row: torch.Tensor, bias: Sequence[tuple[int, float]]) -> None:
+    """Add a draw's biases to a row of logits (vocab,) on the device."""
+    ids = torch.tensor([token for token, _ in bias], device=row.device)
+    row.index_add_(0, ids, torch.tensor([addend for _, addend in bias], dtype=row.dtype, device=row.device))
+
+
 class Drawer:
     """Buffers and launches for up to `rows` rows over `vocab` logits. `launch` is what a captured graph holds.
 

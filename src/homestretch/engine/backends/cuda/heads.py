@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 
-from homestretch.engine.backends.cuda.drawing import Drawer
+from homestretch.engine.backends.cuda.drawing import Drawer, add_bias
 from homestretch.engine.backends.cuda.loading import Loaded
 from homestretch.engine.backends.cuda.memory import ROWS, Stream, send
 from homestretch.engine.backends.cuda.results import Drawn
@@ -90,17 +90,22 @@ class Head:
         rows.value(1)[:1] = self._hidden[stream.place, kept : kept + 1]
         self._place(stream, [at])
         rows.chunks = chunks_for(at + len(links))
-        for link in range(len(links)):
-            self._graphs.run(("link", link, rows.chunks, mode), partial(self._link, link, mode))
+        for link, draw in enumerate(links):
+            if draw.bias:
+                self._link(link, mode, draw.bias)
+            else:
+                self._graphs.run(("link", link, rows.chunks, mode), partial(self._link, link, mode))
 
-    def _link(self, link: int, mode: str) -> None:
-        """One draft; later links take the token and hidden of the one before."""
+    def _link(self, link: int, mode: str, bias: Sequence[tuple[int, float]] = ()) -> None:
+        """One draft; later links take the token and hidden of the one before. A bias is of one round, and in no graph."""
         rows = self._rows
         if link:
             torch.clamp(self._made[link - 1 : link], max=self._drawer.vocab - 1, out=rows.tokens[:1])
             rows.value(1)[:1] = rows.hidden[:1]
             rows.positions[:1] += 1
         rows.launch(1)
+        if bias:
+            add_bias(rows.logits[0], bias)
         self._made[link : link + 1] = self._drawer.launch(rows.logits, 1, mode, first=link)
 
     def _place(self, stream: Stream, positions: Sequence[int]) -> None:

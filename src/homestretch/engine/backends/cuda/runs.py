@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Sequence
 
 import torch
 
-from homestretch.engine.backends.cuda.drawing import Drawer
+from homestretch.engine.backends.cuda.drawing import Drawer, add_bias
 from homestretch.engine.backends.cuda.memory import Stream
 from homestretch.engine.backends.cuda.results import Drawn, Results
 from homestretch.engine.backends.cuda.rows import Rows
@@ -136,8 +136,7 @@ class WindowRun:
         self._raw = logits[: len(draws)].clone() if asked else None
         for row, draw in enumerate(draws):
             if draw.bias:
-                ids = torch.tensor([token for token, _ in draw.bias], device=logits.device)
-                logits[row].index_add_(0, ids, torch.tensor([addend for _, addend in draw.bias], device=logits.device))
+                add_bias(logits[row], draw.bias)
             if draw.mask is not None:
                 bits = torch.frombuffer(bytearray(draw.mask), dtype=torch.uint8).to(logits.device)
                 allowed = ((bits[:, None] >> torch.arange(8, device=logits.device, dtype=torch.uint8)) & 1).flatten()[: self._vocab]
