@@ -89,7 +89,7 @@ class Head:
         send(rows.tokens, [stream.drawn[max(kept - 1, 0)].token])
         rows.value(1)[:1] = self._hidden[stream.place, kept : kept + 1]
         self._place(stream, [at])
-        rows.chunks = chunks_for(at + len(links))
+        rows.chunks = chunks_for(at + len(links) - 1)
         for link, draw in enumerate(links):
             if draw.bias:
                 self._link(link, mode, draw.bias)
