@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -204,3 +206,18 @@ def test_a_head_changes_no_bit_and_drafts_the_same_when_resumed(loaded: Loaded) 
     backend.close(stream)
     resumed = backend.open(mark)
     assert drafted(backend, resumed, prompt, QUANTUM) == (fresh, chains)
+
+
+def test_every_backend_says_why_it_cannot_even_without_its_kernels() -> None:
+    """In a process that has no Triton, as after a plain install of the engine."""
+    code = (
+        "import sys; sys.modules['triton'] = None\n"
+        "from homestretch.engine import backends\n"
+        "for name in backends.names():\n"
+        "    reason = backends.find(name).refusal()\n"
+        "    assert reason is None or '\\n' not in reason\n"
+        "print(backends.find('cuda').refusal())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "Triton" in done.stdout

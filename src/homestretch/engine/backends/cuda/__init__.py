@@ -8,11 +8,9 @@ from typing import ClassVar
 import torch
 
 from homestretch.engine.backends import planning
-from homestretch.engine.backends.cuda import costs, loading
-from homestretch.engine.backends.cuda.heads import Head
+from homestretch.engine.backends.cuda import sizes
 from homestretch.engine.backends.cuda.memory import ROWS, Kept, Store, Stream, send
 from homestretch.engine.backends.cuda.results import Results
-from homestretch.engine.backends.cuda.runs import WindowRun
 from homestretch.engine.checkpoint import Checkpoint
 from homestretch.engine.program import QUANTUM, Experts, Model
 from homestretch.engine.state import Table
@@ -88,13 +86,12 @@ class Backend:
 
         What launches work in is not in the plan's figures; it is taken off what is free.
         """
-        extra = sum(2 * ROWS * loading.saved_width(slot, model.main) * 4 for slot in model.main.slots)
+        extra = sum(2 * ROWS * sizes.saved_width(slot, model.main) * 4 for slot in model.main.slots)
         state = sum(slot.elements for slot in model.main.slots if slot.per == "stream") * 4
         return planning.plan(
             model,
             limits,
-            available=loading.available(limits)
-            - loading.work_bytes(model, limits.streams or planning.MOST_STREAMS, _piece(limits)),
+            available=sizes.available(limits) - sizes.work_bytes(model, limits.streams or planning.MOST_STREAMS, _piece(limits)),
             weight_bytes=lambda spec: spec.stored_bytes,
             kv_element=2,
             state_copies=1 + -(-extra // state) if state else 1,
@@ -102,6 +99,12 @@ class Backend:
 
     def load(self, model: Model, checkpoint: Checkpoint, limits: Limits) -> None:
         """Weights to the device in the kernels' layout, buffers, and the first launches, which compile the kernels."""
+        # Kernels are imported here: without Triton a machine can still plan, and be told what is missing.
+        from homestretch.engine.backends.cuda.costs import measure
+        from homestretch.engine.backends.cuda.heads import Head
+        from homestretch.engine.backends.cuda.loading import Loaded
+        from homestretch.engine.backends.cuda.runs import WindowRun
+
         self._device = torch.device(limits.device or "cuda")
         if limits.device in ("", "cuda"):
             self._device = torch.device("cuda", torch.cuda.current_device())
@@ -119,7 +122,7 @@ class Backend:
         self._cache_states = share // self._state_bytes if self._state_bytes else None
         pages = plan.streams * -(-limits.window // QUANTUM) + self._cache_pages
         self._store = Store(slots, pages=pages, streams=plan.streams, window=limits.window, compute=compute, device=self._device)
-        loaded = loading.Loaded(model, checkpoint, self._store, compute)
+        loaded = Loaded(model, checkpoint, self._store, compute)
         piece = _piece(limits)
         self._rows = loaded.rows("main", model.main, plan.streams * ROWS)
         self._tiles = loaded.tiles("main", model.main, piece)
@@ -131,7 +134,7 @@ class Backend:
         self._places = list(range(plan.streams - 1, -1, -1))
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
-            self._costs = costs.measure(self)
+            self._costs = measure(self)
 
     def _here(self) -> None:
         """Triton launches on the thread's current device; the thread that calls need not be the one that loaded."""

@@ -9,6 +9,7 @@ import torch
 from homestretch.engine.backends.cuda.kernels import affine, dense, pointwise, router
 from homestretch.engine.backends.cuda.lower import Lowered, Step
 from homestretch.engine.backends.cuda.memory import Store
+from homestretch.engine.backends.cuda.sizes import LEAST_GROUP
 from homestretch.engine.backends.cuda.weights import Dense, Packed
 from homestretch.engine.program import (
     Add,
@@ -30,9 +31,6 @@ from homestretch.engine.program import (
 )
 
 Matrices = Mapping[str, Packed | Dense]
-
-LEAST_GROUP = 32
-"""The smallest group of a packed matrix."""
 
 
 def power(n: int) -> int:

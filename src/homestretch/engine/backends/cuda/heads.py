@@ -79,8 +79,10 @@ class Head:
         rows.value(1)[:count] = self._hidden[stream.place, first:kept]
         self._place(stream, range(start + first, start + kept))
         rows.asked = False
-        self._graphs.run(("absorb", count, rows.chunks), lambda: rows.launch(count))
-        rows.asked = True
+        try:
+            self._graphs.run(("absorb", count, rows.chunks), lambda: rows.launch(count))
+        finally:
+            rows.asked = True
 
     def _chain(self, stream: Stream, kept: int, at: int, links: Sequence[Draw]) -> None:
         rows = self._rows

@@ -16,14 +16,13 @@ from homestretch.engine.backends.cuda.executor import Executor, power
 from homestretch.engine.backends.cuda.kernels import affine, attention, recurrent, router
 from homestretch.engine.backends.cuda.lower import Step
 from homestretch.engine.backends.cuda.memory import ROWS, send
+from homestretch.engine.backends.cuda.sizes import PARTS
 from homestretch.engine.backends.cuda.weights import Packed, stages
 from homestretch.engine.program import QUANTUM, Attention, Conv, Ssm
 
 CHUNK = 512
 BLOCK = 64
 LANES = 16
-PARTS = 1 << 24
-"""Elements of the buffer for attention's chunks; rows whose chunks do not fit into it together are launched in turns."""
 
 
 def chunks_for(position: int) -> int:
