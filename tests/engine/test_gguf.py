@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import time
 from pathlib import Path
@@ -266,6 +267,11 @@ def test_spoiled_headers(tmp_path: Path, name: str) -> None:
 def test_opening_says_what_a_path_lacks(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="does not exist"):
         open_checkpoint(tmp_path / "nothing")
+    with pytest.raises(CheckpointError, match=r"neither a config.json nor a .gguf"):
+        open_checkpoint(tmp_path)
+    os.mkfifo(tmp_path / "pipe.gguf")
+    with pytest.raises(CheckpointError, match="neither a file nor a folder"):
+        open_checkpoint(tmp_path / "pipe.gguf")
     with pytest.raises(CheckpointError, match=r"neither a config.json nor a .gguf"):
         open_checkpoint(tmp_path)
     write_tiny(tmp_path / "a.gguf")

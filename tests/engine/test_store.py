@@ -237,6 +237,11 @@ def test_the_command_says_where_and_prints_one_json_line(index: Path, tmp_path: 
     assert line["sha256"] == hashlib.sha256(MODEL).hexdigest()
     assert str(line["path"]) in done.stderr
     assert runner.invoke(app, ["pull", "nothing"]).exit_code == 2
+    (tmp_path / "letter.txt").write_text("no model", encoding="utf-8")
+    for path, words in ((tmp_path, "neither a config.json nor a .gguf"), (tmp_path / "letter.txt", "is not a GGUF file")):
+        other = runner.invoke(app, ["pull", str(path)])
+        assert other.exit_code == 1
+        assert words in other.stderr
     missing = runner.invoke(app, ["pull", "pypi:tiny-model==9.9", "--cache", str(tmp_path / "cache")])
     assert missing.exit_code == 1
     assert "No matching distribution" in missing.stderr

@@ -19,12 +19,14 @@ def pull(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON line on stdout at the end.")] = False,
 ) -> None:
     """Fetch a model and check it, once; say where it lies."""
-    from homestretch.engine.errors import SetupError
+    from homestretch.engine.checkpoint.opening import layout_of
+    from homestretch.engine.errors import CheckpointError, SetupError
     from homestretch.engine.store.names import UnknownName
 
     try:
         pulled = pull_with_progress(model, cache)
-    except SetupError as error:
+        layout_of(pulled.path)
+    except (CheckpointError, SetupError) as error:
         print(f"homestretch pull: {error}", file=sys.stderr)
         raise typer.Exit(2 if isinstance(error, UnknownName) else 1) from None
     size = f", {pulled.bytes / 1e6:.1f} MB" if pulled.bytes else ""

@@ -38,11 +38,13 @@ def layout_of(path: Path) -> str:
         if start == b"GGUF":
             return "gguf"
         raise CheckpointError(f"{path.name} is not a GGUF file; give a .gguf file or a folder with a config.json")
+    if path.exists() and not path.is_dir():
+        raise CheckpointError(f"{path} is neither a file nor a folder; give a .gguf file or a folder with a config.json")
     if not path.is_dir():
         raise CheckpointError(f"{path} does not exist; give a .gguf file or a folder with a config.json")
     if (path / "config.json").is_file():
         return "mlx" if _is_mlx(path) else "hf"
-    if list(path.glob("*.gguf")):
+    if _ggufs(path):
         return "gguf"
     raise CheckpointError(f"{path} holds neither a config.json nor a .gguf file")
 
@@ -58,10 +60,14 @@ def _is_mlx(path: Path) -> bool:
     return isinstance(config.get("quantization"), dict)
 
 
+def _ggufs(path: Path) -> list[Path]:
+    return sorted(found for found in path.glob("*.gguf") if found.is_file())
+
+
 def _only_gguf(path: Path) -> Path:
     if path.is_file():
         return path
-    found = sorted(path.glob("*.gguf"))
+    found = _ggufs(path)
     if len(found) > 1:
         raise CheckpointError(f"{path} holds {len(found)} .gguf files ({found[0].name}, {found[1].name}, ...); name one of them")
     return found[0]
