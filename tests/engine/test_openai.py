@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import signal
 import socket
@@ -211,6 +212,23 @@ def test_a_port_in_use_is_said_before_weights_are_read() -> None:
 def test_options_that_cannot_work_are_refused_from_headers(options: dict[str, Any], words: str) -> None:
     with pytest.raises(SetupError, match=words):
         start.prepare(Path(HYBRID), ServeOptions(**options))
+
+
+def test_a_flood_of_connections_is_one_line_in_the_log() -> None:
+    log, said = logging.Logger("flooded"), list[str]()
+    log.addFilter(start.Seldom())
+    written = logging.Handler()
+    written.emit = lambda record: said.append(written.format(record))  # type: ignore[method-assign]
+    log.addHandler(written)
+    for _ in range(1000):
+        try:
+            raise OSError(24, "Too many open files")
+        except OSError as error:
+            log.error("socket.accept() out of system resource\nsocket: %s", 3, exc_info=error)
+    log.error("something else")
+    assert len(said) == 2
+    assert "ulimit -n" in said[0]
+    assert "\n" not in said[0]
 
 
 def test_keys_ports_and_memory_that_cannot_work(tmp_path: Path) -> None:

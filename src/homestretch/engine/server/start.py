@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import signal
 import socket
@@ -294,6 +295,27 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
+class Seldom(logging.Filter):
+    """Of the failures to take a connection for want of descriptors, thousands a second, one short line in ten seconds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._next_s = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if "out of system resource" not in record.getMessage():
+            return True
+        if time.monotonic() < self._next_s:
+            return False
+        self._next_s = time.monotonic() + 10.0
+        record.msg, record.args = (
+            "no file descriptor is left for a new connection: it waits; `ulimit -n` says how many there are",
+            (),
+        )
+        record.exc_info = record.exc_text = None
+        return True
+
+
 def serve(setup: Setup, say: Say) -> None:
     """Load and serve until SIGINT or SIGTERM. Everything a person should read goes through `say`."""
     reading = reader(setup)
@@ -301,6 +323,7 @@ def serve(setup: Setup, say: Say) -> None:
     with contextlib.closing(listener):
         for note in setup.checkpoint.notes:
             say(note)
+        logging.getLogger("asyncio").addFilter(Seldom())
         sys.setswitchinterval(SWITCH_S)
         counted = Counted(setup.checkpoint)
         core, plans = make_core(replace(setup, checkpoint=cast(Checkpoint, counted)))
