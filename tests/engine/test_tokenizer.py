@@ -6,6 +6,7 @@ import hashlib
 import random
 import re
 import struct
+import threading
 import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -234,6 +235,20 @@ def test_no_text_has_fewer_tokens_than_its_length_tells(tokenizer: Tokenizer) ->
         assert tokenizer.fewest(each) <= len(tokenizer.encode(each, special=True)) <= len(tokenizer.encode(each))
     assert tokenizer.fewest(text) > 10
     assert tokenizer.fewest("x" * 1_000_000) > 1000
+
+
+def test_a_long_text_is_read_the_same_and_lets_others_run(tokenizer: Tokenizer) -> None:
+    text = "".join(strings(60)) + "<|im_end|>" + "The quick brown fox\n" * 40_000
+    ticks, done = 0, threading.Event()
+    read: list[tuple[int, ...]] = []
+    thread = threading.Thread(target=lambda: (read.append(tokenizer.encode(text, special=True)), done.set()))
+    thread.start()
+    while not done.wait(0.002):
+        ticks += 1
+    thread.join()
+    assert ticks >= 10
+    assert read == [tuple(tokenizer._core.encode(text, add_special_tokens=False).ids)]
+    assert tokenizer.encode(text) == tuple(tokenizer._plain.encode(text, add_special_tokens=False).ids)
 
 
 @pytest.mark.timing

@@ -22,6 +22,9 @@ def _byte_letters() -> dict[str, int]:
 BYTE_OF = _byte_letters()
 
 
+LONG = 2000
+"""Characters from which on a text is read as a batch of one: alone among the ways to read it, that lets other threads run."""
+
 MARKUP = re.compile(r"[<\[{|].*[A-Za-z].*[>\]}|]", re.DOTALL)
 
 
@@ -97,8 +100,10 @@ class Tokenizer:
     def encode(self, text: str, *, special: bool = False) -> tuple[int, ...]:
         """Ids of `text` alone. special: control tokens written in the text become their ids; else they stay text."""
         core = self._core if special else self._plain
-        ids: list[int] = core.encode(text.encode("utf-8", "replace").decode(), add_special_tokens=False).ids
-        return tuple(ids)
+        clean = text.encode("utf-8", "replace").decode()
+        if len(clean) > LONG:
+            return tuple(core.encode_batch_fast([clean], add_special_tokens=False)[0].ids)
+        return tuple(core.encode(clean, add_special_tokens=False).ids)
 
     def encode_batch(self, texts: list[str], *, special: bool = False) -> list[tuple[int, ...]]:
         """`encode` of many texts at once."""
