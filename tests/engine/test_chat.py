@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from serving import reading
 
 from homestretch.engine.chat import Reply, StopText, StopWatch, Template, text_stream
 from homestretch.engine.chat.reply import parse_call
+from homestretch.engine.chat.template import longest_of
 from homestretch.engine.errors import CheckpointError, Refused
 from homestretch.engine.server.requests import Reader
 
@@ -126,6 +128,12 @@ def test_reasoning_in_the_history_is_read_apart() -> None:
 def test_a_template_that_fails_or_reaches_out_is_a_refusal(source: str, words: str) -> None:
     with pytest.raises(Refused, match=words):
         template(source).prompt([{"role": "user", "content": "x"}])
+
+
+@given(st.lists(st.text("ab<|", min_size=1, max_size=5), max_size=12), st.text("ab<|", max_size=40))
+def test_the_longest_control_token_at_a_place_is_found(texts: list[str], text: str) -> None:
+    plain = "|".join(re.escape(each) for each in sorted(texts, key=len, reverse=True))
+    assert re.findall(longest_of(texts) or "(?!)", text) == re.findall(plain or "(?!)", text)
 
 
 def test_a_damaged_template_is_said_at_the_start() -> None:

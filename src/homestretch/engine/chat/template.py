@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,8 +50,7 @@ class Template:
     def __init__(self, source: str, tokenizer: Tokenizer, *, bos: str = "", eos: str = "") -> None:
         self.source, self._tokenizer = source, tokenizer
         self._specials = {"bos_token": bos, "eos_token": eos}
-        controls = sorted(tokenizer.spoken, key=len, reverse=True)
-        self._control = re.compile("|".join(re.escape(text) for text in controls)) if controls else re.compile("(?!)")
+        self._control = re.compile(longest_of(tokenizer.spoken) or "(?!)")
         environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
         )
@@ -211,6 +210,20 @@ def _shared_length(a: str, b: str) -> int:
         else:
             high = middle - 1
     return low
+
+
+def longest_of(texts: Iterable[str]) -> str:
+    """A pattern for the longest of `texts` at a place. Shared beginnings stand in it once, so that a thousand texts cost little."""
+    rests: dict[str, list[str]] = {}
+    whole = False
+    for text in texts:
+        whole = whole or not text
+        if text:
+            rests.setdefault(text[0], []).append(text[1:])
+    branches = [re.escape(first) + longest_of(rest) for first, rest in rests.items()]
+    if not branches:
+        return ""
+    return f"(?:{'|'.join(branches)})" + ("?" if whole else "") if whole or len(branches) > 1 else branches[0]
 
 
 def _strings(value: Json) -> list[str]:
