@@ -10,10 +10,11 @@ PYTEST := $(BIN)/python -m pytest -q
 demo: $(STAMP)
 	$(BIN)/homestretch demo
 
+# The timing tests run alone at the end; one that a busy machine disturbed is tried once more.
 test: $(STAMP) system
 	$(BIN)/python tools/check.py
 	$(PYTEST) -n 2 --dist worksteal -m "not timing and not long and not triton and not gpu"
-	$(PYTEST) -m "timing and not long"
+	$(PYTEST) -m "timing and not long" || $(PYTEST) -m "timing and not long" --last-failed
 
 check: $(STAMP)
 	$(BIN)/python tools/check.py
