@@ -95,7 +95,9 @@ def measure(
         typer.echo(f"measure: {error.filename or ''} {error.strerror or error}; when that is mended, go on with --resume", err=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        typer.echo(f"stopped; go on with: homestretch measure --resume --output {output}", err=True)
+        several = len(context.params["card"] or ()) > 1
+        same = "the same command and --resume" if several else f"homestretch measure --resume --output {output}"
+        typer.echo(f"stopped; go on with: {same}", err=True)
         raise typer.Exit(1) from None
     for made in done:
         report(made.result, made.folder)
