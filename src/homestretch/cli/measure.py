@@ -116,7 +116,9 @@ def each(fields: dict[str, Any], output: Path) -> list[dict[str, Any]]:
     if len(cards) < 2:
         return [{"card": card} for card in cards] or [{}]
     output.mkdir(parents=True, exist_ok=True)
-    return [{"card": card, "output": output / card.stem} for card in cards]
+    # A run that was cut off in its first card has no folder of the next ones yet: those begin anew.
+    folders = [(card, output / card.stem) for card in cards]
+    return [{"card": card, "output": folder, "resume": bool(fields.get("resume")) and folder.exists()} for card, folder in folders]
 
 
 def stop(*_: object) -> None:
