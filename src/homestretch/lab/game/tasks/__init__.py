@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from homestretch.lab.game.answers import KEYS, puzzle
+
 TARGETS = 5
 
 Kind = Literal["puzzle", "code"]
@@ -60,6 +62,18 @@ class Task(Protocol):
 def missed(reason: str) -> tuple[Shot, ...]:
     """Five misses for one reason."""
     return (Shot(hit=False, reason=reason),) * TARGETS
+
+
+def puzzles(made: Made, reply: str, fault: Callable[[dict[str, Any], object], str], missing: str) -> tuple[Shot, ...]:
+    """One shot a puzzle of a JSON answer; fault(target, answer) is "" for a right one, missing the reason for none."""
+    answer = puzzle(reply)
+    if answer is None:
+        return missed("no JSON answer")
+    shots = []
+    for key, target in zip(KEYS, made.targets, strict=True):
+        reason = fault(target, answer[key]) if key in answer else missing
+        shots.append(Shot(hit=not reason, reason=reason))
+    return tuple(shots)
 
 
 def names() -> tuple[str, ...]:

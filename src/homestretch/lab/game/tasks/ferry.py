@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 
-from homestretch.lab.game.answers import KEYS, puzzle
 from homestretch.lab.game.draws import Draws
-from homestretch.lab.game.tasks import Kind, Made, Run, Shot, missed
+from homestretch.lab.game.tasks import Kind, Made, Run, Shot, puzzles
 
 BEASTS = (
     "badger",
@@ -193,14 +192,7 @@ class Ferry:
         return Made(statement=f"{RULES}\n{puzzles}\n\n{FORMAT}", targets=targets)
 
     def judge(self, made: Made, reply: str, run: Run) -> tuple[Shot, ...]:
-        answer = puzzle(reply)
-        if answer is None:
-            return missed("no JSON answer")
-        shots = []
-        for key, target in zip(KEYS, made.targets, strict=True):
-            reason = fault(target, answer[key]) if key in answer else "no answer for this puzzle"
-            shots.append(Shot(hit=not reason, reason=reason))
-        return tuple(shots)
+        return puzzles(made, reply, fault, "no answer for this puzzle")
 
 
 TASK = Ferry()

@@ -5,10 +5,9 @@ from __future__ import annotations
 from itertools import permutations
 from typing import Any
 
-from homestretch.lab.game.answers import KEYS, puzzle
 from homestretch.lab.game.clues import Clue, holds, sentence, true_clue
 from homestretch.lab.game.draws import Draws
-from homestretch.lab.game.tasks import Kind, Made, Run, Shot, missed
+from homestretch.lab.game.tasks import Kind, Made, Run, Shot, puzzles
 
 PEOPLE = (
     "Ada", "Ben", "Cleo", "Dirk", "Edda", "Finn", "Gus", "Hana", "Ivo", "June", "Kai", "Lena",
@@ -112,14 +111,7 @@ class Seating:
         return Made(statement=f"{RULES}\n{benches}\n\n{FORMAT}", targets=targets)
 
     def judge(self, made: Made, reply: str, run: Run) -> tuple[Shot, ...]:
-        answer = puzzle(reply)
-        if answer is None:
-            return missed("no JSON answer")
-        shots = []
-        for key, target in zip(KEYS, made.targets, strict=True):
-            reason = fault(target, answer[key]) if key in answer else "no answer for this bench"
-            shots.append(Shot(hit=not reason, reason=reason))
-        return tuple(shots)
+        return puzzles(made, reply, fault, "no answer for this bench")
 
 
 TASK = Seating()
